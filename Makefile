@@ -1,0 +1,59 @@
+# `make up` and `make test` work from a bare checkout: Python 3.11, gcc, cargo and the package registries are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+RUST := $(shell find kernels/core -name '*.rs' -not -path '*/target/*') kernels/core/Cargo.toml kernels/core/Cargo.lock
+PORT ?= 8000
+AGENTS ?= 2
+
+.PHONY: setup up test lint bench lock clean
+setup: $(VENV)/.ready
+
+$(VENV)/.uv:
+	@echo "==> creating $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.uv requirements/dev.txt
+	@echo "==> installing locked packages (torch is large: about a minute the first time, a second afterwards)"
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# `trunkline` is an editable install; .venv/src/trunkline -> . is the same package for the type checker.
+$(VENV)/.ready: $(VENV)/.packages pyproject.toml $(RUST)
+	@echo "==> building the Rust core"
+	VIRTUAL_ENV=$(VENV) SETUPTOOLS_RUST_CARGO_PROFILE=release $(UV) pip install --no-deps --no-build-isolation -e .
+	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/trunkline
+	@touch $@
+
+up: setup
+	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT)
+
+test: setup
+	cargo test --quiet --manifest-path kernels/core/Cargo.toml --no-default-features --locked
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(VENV)/src $(BIN)/mypy -p trunkline.shared -p trunkline.router -p trunkline.agent -p trunkline.kernels -p trunkline.loadtest
+	cargo fmt --check --manifest-path kernels/core/Cargo.toml
+	cargo clippy --quiet --manifest-path kernels/core/Cargo.toml --locked --all-targets -- -D warnings
+
+bench: setup
+	$(BIN)/trunkline bench core
+	$(BIN)/trunkline bench engine
+	$(BIN)/trunkline bench router
+
+# uv.in pins uv itself and what builds the package; the rest comes from pyproject.toml.
+COMPILE = VIRTUAL_ENV=$(VENV) $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
+lock: $(VENV)/.uv
+	$(COMPILE) requirements/uv.in -o requirements/uv.txt
+	$(COMPILE) pyproject.toml -o requirements/router.txt
+	$(COMPILE) pyproject.toml --extra agent -c requirements/dev.txt -o requirements/agent.txt
+	$(COMPILE) pyproject.toml requirements/build.in --extra agent --extra dev -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) build kernels/core/target kernels/core/*.so *.egg-info

@@ -1,0 +1,7 @@
+//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, page pool.
+//!
+//! Everything with policy in it is Python. The modules here know nothing of Python either; `python.rs`
+//! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
+
+#[cfg(feature = "python")]
+mod python;

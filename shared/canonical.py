@@ -1,0 +1,111 @@
+"""Canonical bytes: an unambiguous framing of what the chat template will see, in order.
+
+Router and agent decode the same body with the same types and get the same segments, so that the text keys that
+an agent publishes are the text keys that a router looks up.
+
+A *segment* is one indivisible author's text: a content part of a message, or the raw prompt. Text keys chain over
+chunks of TEXT_CHUNK bytes that never cross a segment's end. Inside a segment there is no length in front of the
+text, so that two long messages that start alike share keys; the end of a closed segment is marked in the hash
+(see `kernels.core.text_chain`), so that "ab" + "c" and "a" + "bc" differ. A raw prompt is an open segment: it may go
+on, so its last, partial chunk has no key.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from trunkline.shared.names import TEXT_CHUNK
+
+_PREAMBLE, _MESSAGE, _PART, _PROMPT = b"\x01", b"\x02", b"\x03", b"\x04"
+
+
+class Message(msgspec.Struct):
+    """The fields of a chat message that a template can see. Unknown ones are ignored."""
+
+    role: str
+    content: str | list[msgspec.Raw] | None = None
+    name: str | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw(b"")
+    tool_call_id: str | None = None
+
+
+class TextPart(msgspec.Struct):
+    """A content part; `text` is there when `type` is "text"."""
+
+    type: str
+    text: str = ""
+
+
+class Canonical(NamedTuple):
+    """The canonical bytes of one request.
+
+    `segments[i]` starts with `headers[i]` bytes of framing; what follows is the author's text in UTF-8.
+    `closed`: whether segment ends are chunk ends with keys of their own (messages) or not (a raw prompt).
+    """
+
+    segments: list[bytes]
+    headers: list[int]
+    closed: bool
+
+    def boundaries(self) -> list[tuple[int, int]]:
+        """(segment, byte offset in it) of the end of each chunk, in key order; one per text key."""
+        ends: list[tuple[int, int]] = []
+        for index, segment in enumerate(self.segments):
+            size = len(segment)
+            ends += [(index, end) for end in range(TEXT_CHUNK, size if self.closed else size + 1, TEXT_CHUNK)]
+            if self.closed and size:
+                ends.append((index, size))
+        return ends
+
+
+def of_prompt(prompt: str) -> Canonical:
+    """Canonical bytes of a raw prompt. Raises UnicodeEncodeError for lone surrogates."""
+    return Canonical([_PROMPT + prompt.encode()], [1], closed=False)
+
+
+def of_chat(messages: Sequence[Message], tools: bytes = b"", template_kwargs: bytes = b"") -> Canonical:
+    """Canonical bytes of a chat: tools and template arguments as sent, then every message's parts.
+
+    Raises UnicodeEncodeError for lone surrogates and msgspec.ValidationError for a malformed content part.
+    """
+    segments: list[bytes] = []
+    headers: list[int] = []
+    if tools or template_kwargs:
+        segments.append(_PREAMBLE + _sized(tools) + template_kwargs)
+        headers.append(len(segments[0]))
+    for message in messages:
+        header = _MESSAGE + b"".join(
+            _sized(field)
+            for field in (
+                message.role.encode(),
+                (message.name or "").encode(),
+                (message.tool_call_id or "").encode(),
+                bytes(message.tool_calls),
+            )
+        )
+        for text in part_texts(message.content):
+            segments.append(header + text)
+            headers.append(len(header))
+            header = _PART
+    return Canonical(segments, headers, closed=True)
+
+
+def part_texts(content: str | list[msgspec.Raw] | None) -> list[bytes]:
+    """A message's content parts, in order; a string is one text part, another kind of part is its raw JSON."""
+    if content is None:
+        return [b""]
+    if isinstance(content, str):
+        return [content.encode()]
+    texts = []
+    for raw in content:
+        part = _decode_part(raw)
+        texts.append(part.text.encode() if part.type == "text" else bytes(raw))
+    return texts or [b""]
+
+
+_decode_part = msgspec.json.Decoder(TextPart).decode
+
+
+def _sized(raw: bytes) -> bytes:
+    return len(raw).to_bytes(4, "little") + raw

@@ -1,0 +1,35 @@
+"""Names and numbers that router and agent must agree on."""
+
+from enum import IntEnum
+
+PAGE_TOKENS = 16
+"""Tokens per page: the unit of allocation, hashing, eviction and transfer."""
+
+TEXT_CHUNK = 128
+"""Bytes of canonical text per text key. About 30 tokens of English: finer than two pages, and half the keys."""
+
+MAX_TEXT_KEYS_PER_PAGE = 8
+"""Text keys a node publishes for one page; the oldest go first. Bounds a summary to this many keys per page."""
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""Default cap of a request body: 8 MiB is two million tokens of English."""
+
+HEADER_NODE = "x-trunkline-node"
+HEADER_MATCHED = "x-trunkline-matched-tokens"
+HEADER_REQUEST_ID = "x-request-id"
+HEADER_SALT = "x-trunkline-salt"
+"""Router to agent: hex salt of the authenticated tenant. Believed only beside a valid HEADER_CLUSTER."""
+HEADER_CLUSTER = "x-trunkline-cluster"
+"""Router to agent: proof that the caller knows the cluster secret."""
+
+ROUTER_PORT = 8000
+AGENT_PORT = 8100
+INFO_PATH = "/trunkline/info"
+
+
+class Tier(IntEnum):
+    """Where a page lies, fastest first."""
+
+    DEVICE = 0
+    HOST = 1
+    DISK = 2
