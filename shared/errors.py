@@ -40,9 +40,7 @@ class RequestError(TrunklineError):
 
     def body(self) -> dict[str, object]:
         """OpenAI's error object."""
-        return {
-            "error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
-        }
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
 class Overloaded(RequestError):

@@ -185,9 +185,7 @@ def encode(message: Message | Request) -> bytes:
     """One frame. Raises WireError if it is over MAX_FRAME_BYTES."""
     frame = _encoder.encode(message)
     if len(frame) > MAX_FRAME_BYTES:
-        raise WireError(
-            f"{type(message).__name__} of {len(frame)} bytes is over the cap of {MAX_FRAME_BYTES}"
-        )
+        raise WireError(f"{type(message).__name__} of {len(frame)} bytes is over the cap of {MAX_FRAME_BYTES}")
     return frame
 
 
@@ -213,7 +211,5 @@ def _decode(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
         raise WireError(f"frame of {len(frame)} bytes does not decode: {error}") from None
     version = getattr(message, "version", WIRE_VERSION)
     if version != WIRE_VERSION:
-        raise WireError(
-            f"peer speaks wire version {version}, this is version {WIRE_VERSION}: upgrade the older one"
-        )
+        raise WireError(f"peer speaks wire version {version}, this is version {WIRE_VERSION}: upgrade the older one")
     return message

@@ -1,0 +1,116 @@
+"""What an engine is, for the HTTP side of the agent: generations in, streams of deltas out."""
+
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from trunkline.shared.wire import Load, ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens and when to stop. Already validated; see `agent/openai/` for the API's ranges."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: all."""
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int | None = None
+    """None: no logprobs; n: the chosen token's, and those of the n most likely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One sequence to continue. `text_keys` (u64) and `text_depths` (u32) are packed; see `textkeys.py`."""
+
+    request_id: str
+    tokens: array[int]
+    """Prompt token ids, `array('i')`; at least one."""
+    params: SamplingParams
+    salt: str = ""
+    text_keys: bytes = b""
+    text_depths: bytes = b""
+    deadline: float | None = None
+    """`time.monotonic()` after which the generation ends with an error, wherever it is. None: the engine's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token with its log probability; `raw` are the bytes of its text."""
+
+    token: int
+    raw: bytes
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a step added. `text` is whole characters only. The last one has `finish`."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: str | None = None
+    """"stop" or "length"; None: more follows."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV was reused, in every delta."""
+
+
+class GenerationStream(ABC):
+    """The deltas of one generation. Iterate it to the end, or cancel it; both give everything back."""
+
+    @abstractmethod
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        """Raises EngineError if the engine fails and RequestError if the deadline passes."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Pages, queue slot and counts return within one step. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Bounds of what an engine takes on."""
+
+    max_running: int = 64
+    """Sequences in a batch."""
+    max_waiting: int = 256
+    """Sequences accepted and not yet in a batch; beyond it `submit` raises Overloaded."""
+    step_tokens: int = 512
+    """Token budget of a step: decodes first, then chunks of prefill."""
+    timeout_s: float = 600.0
+    """Deadline of a generation that brings none."""
+
+
+class Engine(ABC):
+    """Owns the model, the cache and the thread that steps them. All methods are for the event loop's thread."""
+
+    model: ServedModel
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Loads and warms up. Raises ConfigError if the model cannot be loaded."""
+
+    @abstractmethod
+    def submit(self, generation: Generation) -> GenerationStream:
+        """Raises Overloaded when the queue is full, RequestError when the generation can never fit."""
+
+    @abstractmethod
+    def load(self) -> Load:
+        """A consistent account of now."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends every stream with an error and joins the thread."""

@@ -1,0 +1,55 @@
+"""The `trunkline` command: finds its subcommands by entry point, turns expected errors into one line."""
+
+import sys
+from importlib.metadata import entry_points
+
+import typer
+
+from trunkline.shared.errors import TrunklineError
+
+GROUP = "trunkline.commands"
+
+
+def build() -> typer.Typer:
+    """The command with every subcommand whose extra is installed.
+
+    A subcommand whose packages are missing stays visible and says what to install.
+    """
+    app = typer.Typer(
+        name="trunkline",
+        help="A cluster router for LLM inference that knows prefixes, with an agent on every node.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        try:
+            command = entry.load()
+        except ModuleNotFoundError as error:
+            command = _missing(entry.name, error)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name)(command)
+    return app
+
+
+def _missing(command: str, error: ModuleNotFoundError) -> typer.Typer:
+    app = typer.Typer(help=f"Not available here: package {error.name!r} is not installed.", invoke_without_command=True)
+
+    @app.callback()
+    def explain() -> None:
+        raise TrunklineError(f"`trunkline {command}` needs the package {error.name!r}: pip install 'trunkline[agent]'")
+
+    return app
+
+
+def main() -> None:
+    """Entry point of the console script. Exit code 1 with one line for an expected error, 130 after Ctrl-C."""
+    try:
+        build()()
+    except TrunklineError as error:
+        print(f"trunkline: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
