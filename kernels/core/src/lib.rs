@@ -1,7 +1,9 @@
 //! The hot, concurrent mechanism of Trunkline: key chains, prefix index, page pool.
 //!
-//! Everything with policy in it is Python. The modules here know nothing of Python either; `python.rs`
+//! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
+
+pub mod keys;
 
 #[cfg(feature = "python")]
 mod python;

@@ -1,0 +1,11 @@
+//! The Python face of the crate: thin wrappers, one file per type, that check arguments and release the GIL.
+
+use pyo3::prelude::*;
+
+mod keys;
+
+#[pymodule(gil_used = false)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    keys::register(module)?;
+    Ok(())
+}
