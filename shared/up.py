@@ -1,0 +1,189 @@
+"""`trunkline up`: one router and some agents on this machine, until Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
+
+import httpx
+import typer
+
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.names import AGENT_PORT, ROUTER_PORT
+from trunkline.shared.processes import Child
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+READY_DEADLINE_S = 300.0
+"""Loading a model from a slow disk may take minutes; a child that dies ends the wait at once."""
+PROBE_S = 0.2
+RESTART_S = 1.0
+HOST = "127.0.0.1"
+
+_T = TypeVar("_T")
+
+
+def up(
+    agents: Annotated[int, typer.Option(min=1, max=64, help="Number of agents.")] = 2,
+    model: Annotated[
+        str, typer.Option(help="Name of a known model, a folder of safetensors, or a GGUF file.")
+    ] = DEFAULT_MODEL,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the router's endpoint.")] = ROUTER_PORT,
+    agent_port: Annotated[int, typer.Option(min=1, max=65000, help="First port tried for agents.")] = AGENT_PORT,
+    kv_memory: Annotated[str, typer.Option(help="KV cache of each agent, for example 512MiB.")] = "256MiB",
+    threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
+) -> None:
+    """Serve a cluster of one router and N agents on this machine until Ctrl-C."""
+    cluster = Cluster(agents, model, port, agent_port, kv_memory, threads or max(1, (os.cpu_count() or 1) // agents))
+    sys.exit(asyncio.run(cluster.run()))
+
+
+class Cluster:
+    """The children of `trunkline up`. Reads top-down: run -> start -> watch -> stop."""
+
+    def __init__(self, agents: int, model: str, port: int, agent_port: int, kv_memory: str, threads: int) -> None:
+        if not _is_free(port):
+            raise ConfigError(f"port {port} is taken on {HOST}: stop what listens there or choose another with --port")
+        self.model = model
+        self._named = not os.path.exists(model)
+        self.url = f"http://{HOST}:{port}"
+        ports = _free_ports(agent_port, agents, {port})
+        self.agent_urls = [f"http://{HOST}:{agent}" for agent in ports]
+        self._environment = {"OMP_NUM_THREADS": str(threads)}
+        self._agents = [
+            self._child(
+                f"agent-{index}",
+                f"agent --port {agent} --name agent-{index} --threads {threads}".split()
+                + ["--model", model, "--kv-memory", kv_memory],
+            )
+            for index, agent in enumerate(ports)
+        ]
+        nodes = [argument for url in self.agent_urls for argument in ("--node", url)]
+        self._router = self._child("router", ["router", "--port", str(port), *nodes])
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> int:
+        """Exit status: 0 after a signal, 1 when the cluster did not come up."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        watchers: list[asyncio.Task[None]] = []
+        try:
+            if not await self._start():
+                return 0 if self._stopping.is_set() else 1
+            watchers = [
+                asyncio.create_task(self._watch(child), name=f"watch {child.name}")
+                for child in (*self._agents, self._router)
+            ]
+            self._greet()
+            await self._stopping.wait()
+            return 0
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            await self._stop()
+
+    async def _start(self) -> bool:
+        if self._named:
+            pull = self._child("models", ["models", "pull", self.model])
+            await pull.start(self._environment)
+            if await self._first(pull.wait()) != 0:
+                return False
+        began = time.monotonic()
+        for child in self._agents:
+            await child.start(self._environment)
+        for child, url in zip(self._agents, self.agent_urls, strict=True):
+            if not await self._ready(child, url, began):
+                return False
+        await self._router.start(self._environment)
+        return await self._ready(self._router, self.url, began)
+
+    async def _ready(self, child: Child, url: str, began: float) -> bool:
+        """Waits for /readyz; False if the child died, a signal came, or the deadline passed."""
+        death = asyncio.create_task(child.wait(), name=f"death of {child.name}")
+        try:
+            async with httpx.AsyncClient(timeout=2.0) as client:
+                while time.monotonic() < began + READY_DEADLINE_S and not self._stopping.is_set():
+                    if death.done():
+                        _say(child.name, f"ended with status {death.result()} before it was ready")
+                        return False
+                    try:
+                        if (await client.get(f"{url}/readyz")).status_code == httpx.codes.OK:
+                            _say(child.name, f"ready at {url} after {time.monotonic() - began:.1f} s")
+                            return True
+                    except httpx.TransportError:
+                        pass  # Not listening yet.
+                    await self._first(asyncio.sleep(PROBE_S))
+        finally:
+            death.cancel()
+        if not self._stopping.is_set():
+            _say(child.name, f"not ready after {READY_DEADLINE_S:.0f} s")
+        return False
+
+    async def _watch(self, child: Child) -> None:
+        """A child that dies is started again, as a service manager would."""
+        while True:
+            status = await child.wait()
+            _say(child.name, f"ended with status {status}: starting it again in {RESTART_S:.0f} s")
+            await asyncio.sleep(RESTART_S)
+            await child.start(self._environment)
+
+    async def _first(self, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """The result of `work`, or None if a signal comes first."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        for waiter in (task, stop):
+            waiter.cancel()
+        return task.result() if task.done() else None
+
+    async def _stop(self) -> None:
+        await asyncio.gather(self._router.stop(), *(child.stop() for child in self._agents))
+        _say("up", "stopped")
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():  # A second Ctrl-C does not wait for streams to end.
+            for child in (self._router, *self._agents):
+                child.kill()
+        self._stopping.set()
+
+    def _greet(self) -> None:
+        question = '{"model": "%s", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+        print(
+            f"\nTrunkline serves {self.model} on {self.url} with {len(self._agents)} agents. Ctrl-C stops it. Try:\n\n"
+            f"  curl -i {self.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
+            f"    -d '{question % self.model}'\n\n"
+            f"  trunkline status --watch --url {self.url}\n",
+            flush=True,
+        )
+
+    @staticmethod
+    def _child(name: str, arguments: list[str]) -> Child:
+        return Child(name, [sys.executable, "-m", "trunkline.shared.cli", *arguments], _say)
+
+
+def _say(name: str, line: str) -> None:
+    print(f"[{name}] {line}", flush=True)
+
+
+def _free_ports(first: int, count: int, taken: set[int]) -> list[int]:
+    ports = [port for port in range(first, min(first + 1000, 65536)) if port not in taken and _is_free(port)][:count]
+    if len(ports) < count:
+        raise ConfigError(
+            f"found {len(ports)} free ports from {first} on, {count} are needed: try another --agent-port"
+        )
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
