@@ -1,11 +1,22 @@
-"""What an engine is, for the HTTP side of the agent: generations in, streams of deltas out."""
+"""What an engine is, for the HTTP side of the agent: generations in, streams of deltas out.
+
+Everything here is used on the event loop's thread, except `Engine.load`, which any thread may call.
+"""
 
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from trunkline.shared.errors import RequestError
 from trunkline.shared.wire import Load, ServedModel
+
+
+class EngineError(RequestError):
+    """The engine failed, or is closing, while it worked on a generation. Nothing is wrong with the request."""
+
+    def __init__(self, message: str, *, status: int = 500) -> None:
+        super().__init__(message, status=status, kind="engine_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +100,32 @@ class EngineLimits:
     max_waiting: int = 256
     """Sequences accepted and not yet in a batch; beyond it `submit` raises Overloaded."""
     step_tokens: int = 512
-    """Token budget of a step: decodes first, then chunks of prefill."""
+    """Token budget of a step: decodes first, then chunks of prefill. More than `max_running`."""
     timeout_s: float = 600.0
     """Deadline of a generation that brings none."""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """How an engine is doing; counters since it started."""
+
+    alive: bool = True
+    """False: it will serve nothing any more, and the process should be restarted."""
+    steps: int = 0
+    preemptions: int = 0
+    """Sequences that gave their pages to an older one and were computed again."""
+    failed_steps: int = 0
+    failed_checks: int = 0
+    """Idle checks that found pages unaccounted for."""
+
+
 class Engine(ABC):
-    """Owns the model, the cache and the thread that steps them. All methods are for the event loop's thread."""
+    """Owns the model, the cache and the thread that steps them."""
 
     model: ServedModel
+    """Known once `start` has returned."""
+    pages: int
+    limits: EngineLimits
 
     @abstractmethod
     async def start(self) -> None:
@@ -109,8 +137,12 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self) -> Load:
-        """A consistent account of now."""
+        """A consistent account of now. Cheap, and safe from any thread."""
+
+    @abstractmethod
+    def status(self) -> EngineStatus:
+        """For readiness and metrics."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends every stream with an error and joins the thread."""
+        """Ends every stream with an error and joins the thread. Idempotent."""
