@@ -1,14 +1,12 @@
-"""What travels between agent and router. MessagePack over ZeroMQ, and one JSON document over HTTP.
+"""What travels between agent and router: MessagePack over ZeroMQ, and one JSON document over HTTP.
 
-Agent -> routers: PUB frames ``[TOPIC, msgpack(EventBatch)]``. Router -> agent, on a ROUTER/DEALER pair:
-``msgpack(Replay | SnapshotRequest)``, answered with a series of ``msgpack(EventBatch | SnapshotPart | ReplayGone)``;
-a replay ends with the newest batch (`EventBatch.seq` == `newest`), a snapshot with `SnapshotPart.last`.
-
-Keys are packed little-endian u64, depths u32 (tokens from the start of the sequence to the end of what the key
-covers), tiers u8. Page keys and text keys travel alike: a router does not need to tell them apart.
+`docs/develop/wire.md` specifies the format, its caps and who sends what when. Keys are packed little-endian u64,
+depths u32 (tokens from the start of the sequence to the end of what the key covers), tiers u8. Page keys and text
+keys travel alike: a router does not need to tell them apart. What decodes is well formed: sizes agree, numbers are in
+range; a decoded message can be applied without another check.
 """
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -19,28 +17,38 @@ from trunkline.shared.namespace import Namespace
 WIRE_VERSION = 1
 TOPIC = b"trunkline.events"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
-MAX_KEYS_PER_EVENT = 65_536
+MAX_REQUEST_BYTES = 256
+MAX_KEYS = 65_536
+"""Keys per event and per snapshot part."""
+KEY_BYTES, DEPTH_BYTES = 8, 4
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Keys = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * KEY_BYTES)]
+Depths = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * DEPTH_BYTES)]
+Tiers = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS)]
 
 
 class Stored(msgspec.Struct, array_like=True, tag="stored", frozen=True):
     """Keys whose page became resident in `tier`; parents come before children."""
 
-    keys: bytes
-    depths: bytes
+    keys: Keys
+    depths: Depths
     tier: Tier
 
 
 class Moved(msgspec.Struct, array_like=True, tag="moved", frozen=True):
     """Keys whose page is now in `tier` and no longer where it was."""
 
-    keys: bytes
+    keys: Keys
     tier: Tier
 
 
 class Removed(msgspec.Struct, array_like=True, tag="removed", frozen=True):
     """Keys whose page is gone from every tier; children come before parents."""
 
-    keys: bytes
+    keys: Keys
 
 
 class Cleared(msgspec.Struct, array_like=True, tag="cleared", frozen=True):
@@ -54,46 +62,46 @@ class TierLoad(msgspec.Struct, array_like=True, frozen=True):
     """Pages of one tier. `free + resident + in_flight == total`; `cached` of the resident are held by nobody."""
 
     tier: Tier
-    total: int
-    free: int
-    resident: int
-    in_flight: int
-    cached: int
+    total: Count
+    free: Count
+    resident: Count
+    in_flight: Count
+    cached: Count
 
 
 class Load(msgspec.Struct, array_like=True, frozen=True):
     """How busy a node is, as it says itself. Rates in tokens per second, smoothed; counters since the epoch began."""
 
-    running: int = 0
-    waiting: int = 0
-    backlog_tokens: int = 0
+    running: Count = 0
+    waiting: Count = 0
+    backlog_tokens: Count = 0
     """Prompt tokens accepted, not in the cache, and not yet computed."""
-    max_running: int = 0
-    prefill_rate: float = 0.0
-    decode_rate: float = 0.0
-    utilization: float = 0.0
+    max_running: Count = 0
+    prefill_rate: Quantity = 0.0
+    decode_rate: Quantity = 0.0
+    utilization: Quantity = 0.0
     """Share of the last seconds in which a step was running, 0 to 1."""
-    tiers: tuple[TierLoad, ...] = ()
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    requests: int = 0
-    false_hits: int = 0
+    tiers: Annotated[tuple[TierLoad, ...], msgspec.Meta(max_length=len(Tier))] = ()
+    prompt_tokens: Count = 0
+    cached_tokens: Count = 0
+    output_tokens: Count = 0
+    requests: Count = 0
+    false_hits: Count = 0
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True):
     """What became of one request; the router learns from it. Seconds."""
 
-    request_id: str
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    queue_s: float
-    prefill_s: float
+    request_id: Name
+    prompt_tokens: Count
+    cached_tokens: Count
+    output_tokens: Count
+    queue_s: Quantity
+    prefill_s: Quantity
 
 
 class Digest(msgspec.Struct, array_like=True, frozen=True):
-    """Number of keys held after this batch, and the XOR of their mixes (`PrefixIndex.digest`)."""
+    """Number of keys held, and the XOR of their mixes (`PrefixIndex.digest`)."""
 
     count: int
     xor: int
@@ -103,30 +111,31 @@ class EventBatch(msgspec.Struct, array_like=True, tag="batch", frozen=True):
     """Numbered from 0 in each epoch, without gaps. Sent at least every heartbeat, events or not."""
 
     version: int
-    node: str
-    epoch: int
-    seq: int
-    events: tuple[Event, ...]
+    node: Name
+    epoch: Count
+    seq: Count
+    events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=MAX_KEYS)]
     load: Load
     digest: Digest
-    finished: tuple[Finished, ...] = ()
+    """Of what the node holds after this batch."""
+    finished: Annotated[tuple[Finished, ...], msgspec.Meta(max_length=4096)] = ()
     newest: int = -1
-    """In a replay: the sequence number of the last batch that will be replayed. Else -1."""
+    """In an answer to Replay: the sequence number of the last batch of this answer. Else -1."""
 
 
 class Replay(msgspec.Struct, array_like=True, tag="replay", frozen=True):
-    """Asks for every batch of `epoch` from `seq` on."""
+    """Asks for the batches of `epoch` from `seq` on; the answer may stop early, ask again for more."""
 
     version: int
-    epoch: int
-    seq: int
+    epoch: Count
+    seq: Count
 
 
 class ReplayGone(msgspec.Struct, array_like=True, tag="gone", frozen=True):
-    """The asked batches are no longer kept, or belong to another epoch: take a snapshot."""
+    """The asked batches are not kept, or belong to another epoch: take a snapshot."""
 
-    epoch: int
-    oldest: int
+    version: int
+    epoch: Count
 
 
 class SnapshotRequest(msgspec.Struct, array_like=True, tag="snapshot", frozen=True):
@@ -136,15 +145,20 @@ class SnapshotRequest(msgspec.Struct, array_like=True, tag="snapshot", frozen=Tr
 
 
 class SnapshotPart(msgspec.Struct, array_like=True, tag="part", frozen=True):
-    """A part of what the node held right after batch `seq` of `epoch`; parents come before children."""
+    """A part of what the node held right after batch `seq` of `epoch`; parents come before children.
 
-    epoch: int
-    seq: int
-    part: int
+    Parts are numbered from 0 and sent in order; `digest` is that of the whole.
+    """
+
+    version: int
+    epoch: Count
+    seq: Count
+    part: Count
     last: bool
-    keys: bytes
-    depths: bytes
-    tiers: bytes
+    keys: Keys
+    depths: Depths
+    tiers: Tiers
+    digest: Digest
 
 
 Request = Replay | SnapshotRequest
@@ -169,16 +183,22 @@ class AgentInfo(msgspec.Struct, frozen=True):
     page_tokens: int
     text_chunk: int
     events: str
-    """ZeroMQ PUB endpoint."""
+    """ZeroMQ PUB endpoint. An unspecified host (0.0.0.0) stands for the host that answered."""
     replay: str
     """ZeroMQ ROUTER endpoint for replays and snapshots."""
     max_running: int
     pages: int
 
 
+class _Versioned(msgspec.Struct):
+    version: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(Message)
 _request_decoder = msgspec.msgpack.Decoder(Request)
+_info_decoder = msgspec.json.Decoder(AgentInfo)
+_version_decoder = msgspec.json.Decoder(_Versioned)
 
 
 def encode(message: Message | Request) -> bytes:
@@ -191,25 +211,66 @@ def encode(message: Message | Request) -> bytes:
 
 def decode_message(frame: bytes) -> Message:
     """Raises WireError for anything but a well-formed message of this version."""
-    return _decode(_message_decoder, frame)
+    message = _decode(_message_decoder, frame, MAX_FRAME_BYTES)
+    if isinstance(message, EventBatch):
+        for event in message.events:
+            if isinstance(event, Stored):
+                _check_sizes(event.keys, depths=event.depths)
+            elif not isinstance(event, Cleared):
+                _check_sizes(event.keys)
+    elif isinstance(message, SnapshotPart):
+        _check_sizes(message.keys, depths=message.depths, tiers=message.tiers)
+    return message
 
 
 def decode_request(frame: bytes) -> Request:
     """Raises WireError for anything but a well-formed request of this version."""
-    return _decode(_request_decoder, frame)
+    return _decode(_request_decoder, frame, MAX_REQUEST_BYTES)
 
 
-_T = TypeVar("_T")
+def decode_info(body: bytes) -> AgentInfo | None:
+    """An agent's info, None if `body` is not one (some servers answer 200 to any path).
+
+    Raises WireError if it is one of another version, or one that lacks what this version needs.
+    """
+    try:
+        version = _version_decoder.decode(body).version
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    _check_version(version)
+    try:
+        return _info_decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise WireError(f"agent info of version {version} does not decode: {error}") from None
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
-    if len(frame) > MAX_FRAME_BYTES:
-        raise WireError(f"frame of {len(frame)} bytes is over the cap of {MAX_FRAME_BYTES}")
+_T = TypeVar("_T", Message, Request)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], frame: bytes, cap: int) -> _T:
+    if len(frame) > cap:
+        raise WireError(f"frame of {len(frame)} bytes is over the cap of {cap}")
     try:
         message = decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"frame of {len(frame)} bytes does not decode: {error}") from None
-    version = getattr(message, "version", WIRE_VERSION)
+    _check_version(message.version)
+    return message
+
+
+def _check_version(version: int) -> None:
     if version != WIRE_VERSION:
         raise WireError(f"peer speaks wire version {version}, this is version {WIRE_VERSION}: upgrade the older one")
-    return message
+
+
+def _check_sizes(keys: bytes, *, depths: bytes | None = None, tiers: bytes | None = None) -> None:
+    count, rest = divmod(len(keys), KEY_BYTES)
+    if rest:
+        raise WireError(f"{len(keys)} bytes of keys are not a whole number of keys")
+    if depths is not None and len(depths) != count * DEPTH_BYTES:
+        raise WireError(f"{count} keys come with {len(depths)} bytes of depths")
+    if tiers is not None and (len(tiers) != count or tiers.translate(None, _TIERS)):
+        raise WireError(f"{count} keys come with {len(tiers)} tiers, not one known tier each")
+
+
+_TIERS = bytes(Tier)
