@@ -1,0 +1,194 @@
+"""Which tokens the next step computes: continuous batching with chunked prefill over demand-paged KV.
+
+Decodes come first, then chunks of prefill, oldest sequence first, under one token budget. Sequences are admitted
+first come, first served. Pages are taken as tokens appear; when none is left, the youngest sequence gives its pages
+back and starts over (what it had committed stays in the cache, so it usually finds most of it again). The oldest is
+never preempted for a younger one, and any accepted sequence fits alone: somebody always proceeds.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
+from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.wire import TierLoad
+
+
+class Pages(Protocol):
+    """What the scheduler needs of `PageCache`; see there."""
+
+    def match(self, request: Chain) -> list[int]: ...
+    def allocate(self, count: int) -> list[int] | None: ...
+    def commit(self, chain: Chain, index: int, page: int) -> int: ...
+    def release(self, pages: Iterable[int]) -> None: ...
+    def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None: ...
+    def stats(self) -> TierLoad: ...
+
+
+class Chunk(NamedTuple):
+    """Tokens ``[start, start + count)`` of a sequence, computed in one step."""
+
+    sequence: Sequence
+    start: int
+    count: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the sequence's next token follows from this chunk."""
+        return self.start + self.count == len(self.sequence.chain.tokens)
+
+
+class Scheduler:
+    """Owns the queue, the batch and who holds which page. Used from the engine thread only."""
+
+    def __init__(self, cache: Pages, limits: EngineLimits) -> None:
+        self._cache = cache
+        self._limits = limits
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        """In order of admission."""
+        self.preemptions = 0
+        self._computing: dict[int, Sequence] = {}
+        """Key of every page that a running sequence is going to commit, and which one: computed once, not twice."""
+
+    def add(self, sequence: Sequence) -> None:
+        """To the end of the queue. The prefix it finds now is touched, so that it is not evicted first."""
+        pages = self._cache.match(sequence.chain)
+        sequence.expected = len(pages) * PAGE_TOKENS
+        self._cache.attach_text(sequence.chain, sequence.generation.text_keys, sequence.generation.text_depths)
+        self._cache.release(pages)
+        self.waiting.append(sequence)
+
+    def schedule(self) -> list[Chunk]:
+        """The chunks of the next step; their pages are there. Empty: nothing can run."""
+        chunks: dict[Sequence, Chunk] = {}
+        budget = self._limits.step_tokens
+        preempted = self.preemptions
+        decodes = [sequence for sequence in self.running if sequence.missing == 1]
+        prefills = [sequence for sequence in self.running if sequence.missing > 1]
+        for sequence in decodes + prefills:
+            count = min(sequence.missing, budget)
+            if count and self._make_room(sequence, sequence.computed + count, chunks):
+                chunks[sequence] = Chunk(sequence, sequence.computed, count)
+                budget -= count
+        # A sequence that was preempted just now must not get the pages back at once.
+        if self.waiting and preempted == self.preemptions:
+            self._admit(chunks, budget)
+        return list(chunks.values())
+
+    def advance(self, chunk: Chunk) -> None:
+        """The chunk's KV is in its pages: commits those that are full."""
+        sequence = chunk.sequence
+        sequence.computed += chunk.count
+        full = sequence.computed // PAGE_TOKENS
+        for index in range(sequence.committed, full):
+            sequence.pages[index] = self._cache.commit(sequence.chain, index, sequence.pages[index])
+            self._computed(sequence, sequence.chain.keys[index])
+        sequence.committed = full
+
+    def remove(self, sequence: Sequence) -> None:
+        """Finished, cancelled or failed: its pages and its place are given back."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._give_back(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def ended(self, now: float) -> list[Sequence]:
+        """Sequences that were cancelled or are past their deadline."""
+        return [s for s in (*self.running, *self.waiting) if s.cancelled or now > s.deadline]
+
+    def backlog(self) -> int:
+        """Prompt tokens accepted, not expected from the cache, and not yet computed."""
+        running = sum(max(0, s.prompt_tokens - s.computed) for s in self.running)
+        return running + sum(s.prompt_tokens - s.expected for s in self.waiting)
+
+    def _make_room(self, sequence: Sequence, tokens: int, chunks: dict[Sequence, Chunk]) -> bool:
+        """Pages for so many tokens, from the youngest if need be. False: the sequence itself was preempted."""
+        if sequence not in self.running:
+            return False
+        need = pages_for(tokens) - len(sequence.pages)
+        while need > 0:
+            pages = self._cache.allocate(need)
+            if pages is not None:
+                sequence.pages.extend(pages)
+                return True
+            victim = self.running.pop()
+            self._give_back(victim)
+            self.waiting.appendleft(victim)
+            self.preemptions += 1
+            chunks.pop(victim, None)
+            if victim is sequence:
+                return False
+        return True
+
+    def _admit(self, chunks: dict[Sequence, Chunk], budget: int) -> None:
+        passed: list[Sequence] = []  # waiting for pages that others compute: those behind may go first
+        while self.waiting and budget and len(self.running) < self._limits.max_running:
+            sequence = self.waiting.popleft()
+            if sequence.awaits in self._computing:
+                passed.append(sequence)
+                continue
+            pages = self._cache.match(sequence.chain)
+            sequence.awaits = self._awaited(sequence, len(pages))
+            if sequence.awaits is not None:
+                self._cache.release(pages)
+                passed.append(sequence)
+                continue
+            count = min(len(sequence.chain.tokens) - len(pages) * PAGE_TOKENS, budget)
+            fresh = self._first_pages(sequence, len(pages), count)
+            if fresh is None:
+                self._cache.release(pages)
+                passed.append(sequence)
+                break
+            self._start(sequence, pages, fresh)
+            chunks[sequence] = Chunk(sequence, sequence.computed, count)
+            budget -= count
+        self.waiting.extendleft(reversed(passed))
+
+    def _first_pages(self, sequence: Sequence, matched: int, count: int) -> list[int] | None:
+        """Pages for the first chunk, if what is free would do for the whole prompt after what others still need."""
+        stats = self._cache.stats()
+        promised = sum(pages_for(len(s.chain.tokens)) - len(s.pages) for s in self.running)
+        if self.running and pages_for(len(sequence.chain.tokens)) - matched > stats.free + stats.cached - promised:
+            return None
+        return self._cache.allocate(pages_for(matched * PAGE_TOKENS + count) - matched)
+
+    def _start(self, sequence: Sequence, matched: list[int], fresh: list[int]) -> None:
+        sequence.pages.extend(matched + fresh)
+        sequence.committed = len(matched)
+        sequence.computed = len(matched) * PAGE_TOKENS
+        for key in sequence.chain.keys[sequence.committed :]:
+            self._computing[key] = sequence
+        if sequence.outputs == 0:
+            sequence.cached_tokens = sequence.computed
+        self.running.append(sequence)
+
+    def _awaited(self, sequence: Sequence, matched: int) -> int | None:
+        """The last page of a run, right after the matched ones, that running sequences are computing.
+
+        A whole prompt is never reused (its last token must be computed), so its last page is not worth waiting for.
+        """
+        awaited = None
+        usable = (len(sequence.chain.tokens) - 1) // PAGE_TOKENS
+        for index in range(matched, usable):
+            if sequence.chain.keys[index] not in self._computing:
+                break
+            awaited = sequence.chain.keys[index]
+            sequence.expected = min((index + 1) * PAGE_TOKENS, sequence.prompt_tokens)
+        return awaited
+
+    def _computed(self, sequence: Sequence, key: int) -> None:
+        if self._computing.get(key) is sequence:
+            del self._computing[key]
+
+    def _give_back(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.pages)
+        for key in sequence.chain.keys[sequence.committed :]:
+            self._computed(sequence, key)
+        sequence.expected = min(sequence.committed * PAGE_TOKENS, sequence.prompt_tokens)
+        sequence.computed = sequence.committed = 0
+        del sequence.pages[:]

@@ -1,0 +1,68 @@
+"""One generation as the scheduler sees it: tokens, the pages that hold their KV, and how far it has been computed."""
+
+from array import array
+
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.base import Generation
+from trunkline.shared.names import PAGE_TOKENS
+
+
+class Sequence:
+    """Used from the engine thread only, except `cancelled`, which the event loop sets and nobody clears.
+
+    ``0 <= committed * PAGE_TOKENS <= computed < len(tokens)`` and ``computed <= len(pages) * PAGE_TOKENS``.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "awaits",
+        "cached_tokens",
+        "cancelled",
+        "chain",
+        "committed",
+        "computed",
+        "deadline",
+        "expected",
+        "first_token_at",
+        "generation",
+        "pages",
+        "prompt_tokens",
+        "submitted_at",
+    )
+
+    def __init__(self, generation: Generation, chain: Chain, submitted_at: float, deadline: float) -> None:
+        self.generation = generation
+        self.chain = chain
+        """Prompt and output tokens with their page keys."""
+        self.prompt_tokens = len(generation.tokens)
+        self.pages = array("i")
+        self.computed = 0
+        """Tokens whose KV lies in `pages`."""
+        self.committed = 0
+        """Full pages that the cache knows."""
+        self.cached_tokens = 0
+        """Prompt tokens reused at the first admission."""
+        self.expected = 0
+        """Prompt tokens that are, or are about to be, in the cache: what a waiting sequence need not compute."""
+        self.awaits: int | None = None
+        """Key of a page that another sequence is computing and this one waits for."""
+        self.cancelled = False
+        self.submitted_at = submitted_at
+        self.admitted_at: float | None = None
+        self.first_token_at: float | None = None
+        self.deadline = deadline
+
+    @property
+    def missing(self) -> int:
+        """Tokens still to compute before the next one can be sampled; 1 while decoding."""
+        return len(self.chain.tokens) - self.computed
+
+    @property
+    def outputs(self) -> int:
+        """Tokens generated so far."""
+        return len(self.chain.tokens) - self.prompt_tokens
+
+
+def pages_for(tokens: int) -> int:
+    """Pages that hold the KV of so many tokens."""
+    return -(-tokens // PAGE_TOKENS)

@@ -1,0 +1,1 @@
+"""OpenAI's HTTP API: bodies in, sampling parameters, answers and events out."""

@@ -1,0 +1,101 @@
+"""Request bodies of `/v1/completions` and `/v1/chat/completions`, decoded and typed.
+
+Errors are RequestErrors in OpenAI's shape: 400 for what is not JSON or UTF-8 and for values that make no sense (see
+`params.py`), 422 for well-formed JSON of the wrong types or without a required field. `param` names the field as a
+dotted path (``messages.0.role``). Unknown fields are ignored; null is the same as absent.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from trunkline.shared.canonical import Message
+from trunkline.shared.errors import RequestError
+
+
+class StreamOptions(msgspec.Struct):
+    """`include_usage`: one more event, before the end, with the token counts."""
+
+    include_usage: bool | None = None
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """What both endpoints have in common. Those named in `params.UNSUPPORTED` are there to be refused."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+
+class CompletionBody(Body, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    """Only ``{"type": "text"}`` is served."""
+
+    type: str
+
+
+class ChatBody(Body, kw_only=True):
+    """`POST /v1/chat/completions`. `tools` and `chat_template_kwargs` go to the chat template as they are."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"")
+    tool_choice: str | dict[str, msgspec.Raw] | None = None
+    chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decoders = {kind: msgspec.json.Decoder(kind) for kind in (CompletionBody, ChatBody)}
+_B = TypeVar("_B", CompletionBody, ChatBody)
+_PATH = re.compile(r" - at `\$\.?(.*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+
+def decode(kind: type[_B], raw: bytes) -> _B:
+    """Raises RequestError with the field at fault."""
+    try:
+        body = _decoders[kind].decode(raw)
+    except msgspec.ValidationError as error:
+        raise _wrong_type(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise RequestError("the body is not valid JSON: nested too deeply") from None
+    return body  # type: ignore[no-any-return]
+
+
+def _wrong_type(message: str) -> RequestError:
+    path = _PATH.search(message)
+    param = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", path.group(1)).lstrip(".") if path else ""
+    missing = _MISSING.search(message)
+    if missing:
+        param = f"{param}.{missing.group(1)}".lstrip(".")
+    reason = _PATH.sub("", message)
+    return RequestError(f"{param}: {reason}" if param else reason, status=422, param=param or None)
