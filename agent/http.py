@@ -1,0 +1,112 @@
+"""What every request of the agent's HTTP API goes through: request id, cluster secret, body limit, error shape."""
+
+import asyncio
+import hmac
+import logging
+import re
+import uuid
+from collections import Counter
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trunkline.agent.openai.answers import encode
+from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.names import HEADER_CLUSTER, HEADER_REQUEST_ID, HEADER_SALT, MAX_BODY_BYTES
+
+BODY_TIMEOUT_S = 30.0
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_SALT = re.compile(r"[0-9a-f]{0,64}")
+_ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/models"})
+"""Paths that are counted by name; the rest is one label, so that a scanner cannot grow the metrics."""
+
+log = logging.getLogger(__name__)
+
+
+class RequestEdge:
+    """ASGI middleware, outermost: gives every request an id, echoes it, and counts answers by path and status."""
+
+    def __init__(self, app: ASGIApp, answers: Counter[tuple[str, int]]) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(HEADER_REQUEST_ID, "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def tagged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[HEADER_REQUEST_ID] = request_id
+                path = scope["path"] if scope["path"] in _ROUTES else "other"
+                self._answers[path, message["status"]] += 1
+            await send(message)
+
+        await self._app(scope, receive, tagged)
+
+
+class ClusterSecret:
+    """Who may call `/v1/*`, and whose word on the tenant's salt counts."""
+
+    def __init__(self, secret: bytes) -> None:
+        """`secret`: empty if the node belongs to no cluster; then everybody may call, without a salt."""
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return f"ClusterSecret({'set' if self._secret else 'none'})"
+
+    def salt(self, request: Request) -> str:
+        """The tenant's salt (hex). Raises RequestError 401 for a caller that does not know the secret."""
+        if not self._secret:
+            return ""
+        given = request.headers.get(HEADER_CLUSTER, "").encode("latin-1")
+        if not hmac.compare_digest(given, self._secret):
+            raise RequestError(
+                f"this node serves its cluster only: {HEADER_CLUSTER} is missing or wrong",
+                status=401,
+                kind="authentication_error",
+            )
+        salt = request.headers.get(HEADER_SALT, "")
+        if not _SALT.fullmatch(salt):
+            raise RequestError(f"{HEADER_SALT}: not a hex string of at most 64 digits", param=HEADER_SALT)
+        return salt
+
+
+async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The whole body. Raises RequestError 413 as soon as it is over `limit` bytes, 408 when it comes too slowly."""
+    size = request.headers.get("content-length", "")
+    if size.isdigit() and int(size) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    total = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for part in request.stream():
+                total += len(part)
+                if total > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise RequestError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s", status=408) from None
+    except ClientDisconnect:
+        raise RequestError("the client went away", status=499) from None
+    return b"".join(parts)
+
+
+def error_response(error: RequestError) -> Response:
+    """OpenAI's error object. After 408 and 413 the rest of the body is not read: the connection ends."""
+    headers = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(max(1, round(error.retry_after)))
+    if error.status in (408, 413):
+        headers["connection"] = "close"
+    return Response(encode(error.body()), error.status, headers, "application/json")
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(f"the body is over the limit of {limit} bytes", status=413)

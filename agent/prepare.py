@@ -1,0 +1,133 @@
+"""From a body to prompts: template, tokenizer and text keys, off the event loop."""
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import msgspec
+
+from trunkline.agent.engine.builtin.textkeys import text_keys
+from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.openai.body import ChatBody, CompletionBody
+from trunkline.shared import canonical
+from trunkline.shared.canonical import Canonical
+from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.namespace import Namespace
+
+WORKERS = 2
+TIMEOUT_S = 60.0
+ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+class Prompt(NamedTuple):
+    """Token ids of one prompt, and its text keys (u64) with their depths (u32), packed."""
+
+    tokens: array[int]
+    text_keys: bytes = b""
+    text_depths: bytes = b""
+
+
+class Preparer:
+    """Tokenizes in a few threads; more than `max_pending` bodies at once are refused."""
+
+    def __init__(self, text: TextModel, namespace: Namespace, max_pending: int) -> None:
+        self._text = text
+        self._namespace = namespace
+        self._max_pending = max_pending
+        self._pending = 0
+        self._executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
+
+    async def prompts(self, body: CompletionBody | ChatBody, salt: str) -> list[Prompt]:
+        """One per prompt of a completion, one for a chat. Raises RequestError with the field at fault."""
+        if self._pending >= self._max_pending:
+            raise Overloaded(f"{self._pending} requests are being tokenized", retry_after=1.0)
+        namespace = self._namespace.salted(salt)
+        self._pending += 1
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._executor, self._prepare, body, namespace
+                )
+        except TimeoutError:
+            raise Overloaded("tokenizing took too long", retry_after=10.0, status=503) from None
+        finally:
+            self._pending -= 1
+
+    def close(self) -> None:
+        """Does not wait for what is being prepared."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, body: CompletionBody | ChatBody, namespace: Namespace) -> list[Prompt]:
+        if isinstance(body, ChatBody):
+            return [self._chat(body, namespace)]
+        prompts = body.prompt if isinstance(body.prompt, list) else [body.prompt]
+        if not prompts:
+            raise _empty("prompt")
+        if all(isinstance(token, int) for token in prompts):
+            return [self._ids(prompts, "prompt")]
+        return [self._one(prompt, f"prompt.{i}" if len(prompts) > 1 else "prompt", namespace)
+                for i, prompt in enumerate(prompts)]
+
+    def _one(self, prompt: str | int | list[int], field: str, namespace: Namespace) -> Prompt:
+        if isinstance(prompt, int):
+            raise RequestError(f"{field}: token ids and texts are mixed", status=422, param=field)
+        if isinstance(prompt, list):
+            return self._ids(prompt, field)
+        if not prompt:
+            raise _empty(field)
+        framed = _framed(lambda: canonical.of_prompt(prompt), field)
+        return self._encoded(prompt, framed, namespace, special=True)
+
+    def _chat(self, body: ChatBody, namespace: Namespace) -> Prompt:
+        for index, message in enumerate(body.messages):
+            if message.role not in ROLES:
+                field = f"messages.{index}.role"
+                raise RequestError(f"{field}: {message.role!r} is not one of {sorted(ROLES)}", param=field)
+        tools = _json(body.tools, list, "tools")
+        kwargs = _json(body.chat_template_kwargs, dict, "chat_template_kwargs")
+        framed = _framed(
+            lambda: canonical.of_chat(body.messages, bytes(body.tools), bytes(body.chat_template_kwargs)), "messages"
+        )
+        rendered = self._text.render_chat(body.messages, tools, **(kwargs or {}))
+        return self._encoded(rendered, framed, namespace, special=False)
+
+    def _encoded(self, text: str, framed: Canonical, namespace: Namespace, *, special: bool) -> Prompt:
+        encoded = self._text.encode(text, add_special=special)
+        keys, depths = text_keys(namespace, framed, text, encoded)
+        return Prompt(array("i", encoded.ids), keys, depths)
+
+    def _ids(self, ids: list[int], field: str) -> Prompt:
+        if not ids:
+            raise _empty(field)
+        vocab = self._text.vocab_size
+        for token in ids:
+            if not 0 <= token < vocab:
+                raise RequestError(f"{field}: {token} is not in the vocabulary of {vocab} tokens", param=field)
+        return Prompt(array("i", ids))
+
+
+def _framed(frame: Callable[[], Canonical], field: str) -> Canonical:
+    try:
+        return frame()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{field}: not valid Unicode: {error.reason}", param=field) from None
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise RequestError(f"{field}: a content part is malformed: {error}", status=422, param=field) from None
+
+
+def _json(raw: msgspec.Raw, kind: type, field: str) -> object:
+    """None for an absent or null field."""
+    if not bytes(raw):
+        return None
+    try:
+        return msgspec.json.decode(raw, type=kind | None)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise RequestError(f"{field}: {error}", status=422, param=field) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"{field}: {error}", param=field) from None
+
+
+def _empty(field: str) -> RequestError:
+    return RequestError(f"{field}: must not be empty", param=field)

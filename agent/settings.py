@@ -1,0 +1,33 @@
+"""What an agent is told at start."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trunkline.agent.engine.base import EngineLimits
+from trunkline.shared.names import AGENT_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """Parsed and checked by `cli.py`; nothing changes afterwards."""
+
+    model: Path
+    """A folder of safetensors or a GGUF file."""
+    served_name: str
+    node: str
+    host: str = "127.0.0.1"
+    port: int = AGENT_PORT
+    """0: any free one."""
+    events_port: int = 0
+    replay_port: int = 0
+    kv_bytes: int = 512 << 20
+    """Memory for KV pages."""
+    pages: int | None = None
+    """Number of KV pages; goes before `kv_bytes`."""
+    context: int | None = None
+    """Tokens of prompt and output together. None: the model's, or what the pages hold if that is less."""
+    threads: int | None = None
+    """None: torch's choice."""
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    secret: bytes = field(default=b"", repr=False)
+    """Cluster secret; empty: none."""
