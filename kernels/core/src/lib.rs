@@ -4,6 +4,7 @@
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
 
 pub mod keys;
+pub mod pool;
 
 #[cfg(feature = "python")]
 mod python;

@@ -3,9 +3,11 @@
 use pyo3::prelude::*;
 
 mod keys;
+mod pool;
 
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     keys::register(module)?;
+    pool::register(module)?;
     Ok(())
 }

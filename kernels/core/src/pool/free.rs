@@ -1,0 +1,67 @@
+//! The set of free pages, as a bitmap: handing out the lowest first gives runs of neighbouring pages.
+
+/// Pages that nobody holds and no running step can see.
+pub struct FreeSet {
+    /// Bit `page % 64` of word `page / 64` is set while the page is free.
+    words: Vec<u64>,
+    len: usize,
+    /// No word before this one has a free page.
+    first: usize,
+}
+
+impl FreeSet {
+    /// All of `0..pages` are free.
+    pub fn full(pages: usize) -> Self {
+        let mut words = vec![u64::MAX; pages.div_ceil(64)];
+        if let (Some(last), tail @ 1..) = (words.last_mut(), pages % 64) {
+            *last = (1 << tail) - 1;
+        }
+        FreeSet {
+            words,
+            len: pages,
+            first: 0,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn contains(&self, page: u32) -> bool {
+        self.words[page as usize / 64] >> (page % 64) & 1 == 1
+    }
+
+    pub fn insert(&mut self, page: u32) {
+        let word = page as usize / 64;
+        self.words[word] |= 1 << (page % 64);
+        self.len += 1;
+        self.first = self.first.min(word);
+    }
+
+    /// The `count` lowest pages, ascending, or `None` if there are not so many.
+    pub fn take(&mut self, count: usize) -> Option<Vec<u32>> {
+        if count > self.len {
+            return None;
+        }
+        let mut pages = Vec::with_capacity(count);
+        while pages.len() < count {
+            let word = &mut self.words[self.first];
+            if *word == 0 {
+                self.first += 1;
+                continue;
+            }
+            pages.push((self.first * 64) as u32 + word.trailing_zeros());
+            *word &= *word - 1;
+        }
+        self.len -= count;
+        Some(pages)
+    }
+
+    /// Number of set bits, counted anew.
+    pub fn count(&self) -> usize {
+        self.words
+            .iter()
+            .map(|word| word.count_ones() as usize)
+            .sum()
+    }
+}
