@@ -156,7 +156,7 @@ class EventPublisher:
         poller.register(self._wake_out, zmq.POLLIN)
         due = time.monotonic()
         while not self._stop.is_set():
-            ready = dict(poller.poll(max(0.0, due - time.monotonic()) * 1000))
+            ready = dict(poller.poll(max(0, int((due - time.monotonic()) * 1000) + 1)))
             now = time.monotonic()
             if self._wake_out.fileno() in ready:
                 self._drain_wakes()

@@ -1,0 +1,123 @@
+"""One node as the router sees it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+import msgspec
+
+from trunkline.router.follower import Follower
+from trunkline.router.summaries import SummaryStatus
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.wire import AgentInfo, Finished, Load, ServedModel
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class NodeState(StrEnum):
+    """Whether requests may go to a node."""
+
+    JOINING = "joining"
+    """Not reached yet."""
+    READY = "ready"
+    UNREADY = "unready"
+    """Answers, and says that it is not ready."""
+    DOWN = "down"
+    """Does not answer, failed a request, or speaks another version."""
+    DRAINING = "draining"
+    """Could serve, but is to get no new requests."""
+
+
+class Node:
+    """Attributes belong to the node's Watcher; everyone else reads them, on the event loop's thread."""
+
+    __slots__ = (
+        *("index", "url", "host", "port", "name"),
+        *("info", "models", "state", "error", "follower", "load", "load_at"),
+    )
+
+    def __init__(self, index: int, url: str) -> None:
+        """`index` is the node's number in the prefix index. Raises ConfigError for a URL that is no server's root."""
+        self.index = index
+        self.url = url.rstrip("/")
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        except ValueError as error:
+            raise ConfigError(f"node URL {url!r}: {error}") from None
+        rest = parts.path or parts.query or parts.fragment or parts.username
+        if port is None or not parts.hostname or rest:
+            raise ConfigError(f"node URL {url!r} is not of the form http://host:port")
+        self.host = parts.hostname
+        self.port = port
+        self.name = parts.netloc
+        self.info: AgentInfo | None = None
+        """None: not an agent, or not reached yet."""
+        self.models: Mapping[str, ServedModel | None] | None = {}
+        """Served models; the value is None where the namespace is not known. None: takes any model."""
+        self.state = NodeState.JOINING
+        self.error = ""
+        """What keeps it from being ready."""
+        self.follower: Follower | None = None
+        self.load = Load()
+        self.load_at = 0.0
+        """`time.monotonic()` of the last load report; 0.0: none in this epoch."""
+
+    @property
+    def summary(self) -> SummaryStatus:
+        if self.follower is not None:
+            return self.follower.status
+        return SummaryStatus.ASSUMED if self.info is None and self.models != {} else SummaryStatus.SYNCING
+
+    def serves(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
+    def view(self, now: float) -> dict[str, object]:
+        """JSON for people and tools. `now` is `time.monotonic()`."""
+        follower = self.follower
+        return {
+            "index": self.index,
+            "name": self.name,
+            "url": self.url,
+            "state": self.state.value,
+            "error": self.error,
+            "epoch": self.info.epoch if self.info else None,
+            "models": None if self.models is None else {name: _namespace(model) for name, model in self.models.items()},
+            "summary": {
+                "status": self.summary.value,
+                "age_s": round(now - follower.heard_at, 3) if follower else None,
+                "events": follower.stream.events if follower else None,
+                "counters": asdict(follower.summary.counters) if follower else None,
+            },
+            "load": _load(self.load),
+            "load_age_s": round(now - self.load_at, 3) if self.load_at else None,
+        }
+
+    def __repr__(self) -> str:
+        return f"Node({self.name!r}, {self.url!r}, {self.state})"
+
+
+class NodeListener:
+    """What wants to know of nodes. Called on the event loop; must be quick and not raise."""
+
+    def on_load(self, node: Node, load: Load) -> None:
+        """The node reported its load."""
+
+    def on_finished(self, node: Node, finished: Finished) -> None:
+        """The node reported a finished request; each once."""
+
+    def on_void(self, node: Node) -> None:
+        """What was assumed about the node's cache and load is void: it restarted, fell silent, or was removed."""
+
+
+def _namespace(model: ServedModel | None) -> dict[str, object] | None:
+    return None if model is None else {"context": model.context, **msgspec.structs.asdict(model.namespace)}
+
+
+def _load(load: Load) -> dict[str, object]:
+    tiers = {
+        tier.tier.name.lower(): {key: value for key, value in msgspec.structs.asdict(tier).items() if key != "tier"}
+        for tier in load.tiers
+    }
+    return msgspec.structs.asdict(load) | {"tiers": tiers}

@@ -1,0 +1,145 @@
+"""Asks a node over HTTP what it is and whether it is ready."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from trunkline.router.follower import Stream
+from trunkline.shared.errors import TrunklineError, WireError
+from trunkline.shared.names import INFO_PATH
+from trunkline.shared.wire import AgentInfo, ServedModel, decode_info
+
+MAX_ANSWER_BYTES = 1 << 20
+_UNSPECIFIED_HOSTS = {"0.0.0.0", "::", "*"}  # noqa: S104 - what an endpoint may say, not what we bind
+
+
+class ProbeError(TrunklineError):
+    """A node that does not answer, or not in a way that can be used. `slow`: it might only be busy."""
+
+    def __init__(self, message: str, *, slow: bool = False) -> None:
+        super().__init__(message)
+        self.slow = slow
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a node says. `models` as in `Node.models`; `reason`: why it is not ready."""
+
+    ready: bool
+    reason: str = ""
+    info: AgentInfo | None = None
+    stream: Stream | None = None
+    models: Mapping[str, ServedModel | None] | None = field(default_factory=dict)
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_Model]
+
+
+_decode_models = msgspec.json.Decoder(_ModelList).decode
+
+
+class Prober:
+    """Probes with one deadline each, whatever the node does."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        # No proxies or credentials from the environment: nodes are asked directly.
+        self._client = httpx.AsyncClient(trust_env=False, timeout=timeout_s, follow_redirects=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def identify(self, url: str) -> Probed:
+        """What the node at `url` is and whether it is ready. Raises ProbeError."""
+        async with _deadline(self._timeout_s):
+            status, body = await self._get(url + INFO_PATH)
+            if status == httpx.codes.SERVICE_UNAVAILABLE:
+                return Probed(ready=False, reason=_reason(status, body))
+            try:
+                info = decode_info(body) if status == httpx.codes.OK else None
+            except WireError as error:
+                raise ProbeError(str(error)) from None
+            if info is None:
+                return await self._plain(url)
+            ready = await self._readiness(url)
+            models = {model.name: model for model in info.models}
+            return Probed(ready.ready, ready.reason, info, _stream(info, url), models)
+
+    async def readiness(self, url: str) -> Probed:
+        """Whether an agent is ready; says nothing else. Raises ProbeError."""
+        async with _deadline(self._timeout_s):
+            return await self._readiness(url)
+
+    async def _readiness(self, url: str) -> Probed:
+        status, body = await self._get(url + "/readyz")
+        return Probed(status == httpx.codes.OK, "" if status == httpx.codes.OK else _reason(status, body))
+
+    async def _plain(self, url: str) -> Probed:
+        """An OpenAI server of another make: /v1/models if it has it, else any sign of health."""
+        status, body = await self._get(url + "/v1/models")
+        if status == httpx.codes.OK:
+            try:
+                return Probed(ready=True, models={model.id: None for model in _decode_models(body).data})
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                pass
+        status, body = await self._get(url + "/health")
+        if status == httpx.codes.OK:
+            return Probed(ready=True, models=None)
+        if status == httpx.codes.SERVICE_UNAVAILABLE:
+            return Probed(ready=False, reason=_reason(status, body), models=None)
+        raise ProbeError(f"none of {INFO_PATH}, /v1/models and /health answers 200: is this an inference server?")
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        try:
+            async with self._client.stream("GET", url) as response:
+                body = b""
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise ProbeError(f"GET {url}: more than {MAX_ANSWER_BYTES} bytes")
+                return response.status_code, body
+        except httpx.TimeoutException as error:
+            raise ProbeError(f"GET {url}: timed out ({type(error).__name__})", slow=True) from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ProbeError(f"GET {url}: {error or type(error).__name__}") from None
+
+
+@asynccontextmanager
+async def _deadline(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise ProbeError(f"no whole answer within {seconds:g} s", slow=True) from None
+
+
+def _reason(status: int, body: bytes) -> str:
+    return f"answers {status}: {body[:200].decode(errors='replace').strip()}"
+
+
+def _stream(info: AgentInfo, url: str) -> Stream:
+    return Stream(info.node, _endpoint(info.events, url), _endpoint(info.replay, url))
+
+
+def _endpoint(endpoint: str, url: str) -> str:
+    """A ZeroMQ endpoint to connect to; an agent that binds every address is where its HTTP side is."""
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or port is None or parts.scheme != "tcp":
+        raise ProbeError(f"event endpoint {endpoint[:200]!r} is not of the form tcp://host:port")
+    if host in _UNSPECIFIED_HOSTS:
+        host = urlsplit(url).hostname or host
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
