@@ -1,0 +1,13 @@
+"""The Rust core: key chains, prefix index, page pool. What is here is typed in `_core.pyi`."""
+
+from trunkline.kernels.core._core import (
+    PAGE_TOKENS,
+    SEGMENT_END,
+    PagePool,
+    PrefixIndex,
+    hash64,
+    page_chain,
+    text_chain,
+)
+
+__all__ = ["PAGE_TOKENS", "SEGMENT_END", "PagePool", "PrefixIndex", "hash64", "page_chain", "text_chain"]

@@ -3,8 +3,10 @@
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
 
+pub mod index;
 pub mod keys;
 pub mod pool;
+mod sync;
 
 #[cfg(feature = "python")]
 mod python;

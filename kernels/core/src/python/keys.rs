@@ -1,9 +1,61 @@
 //! `hash64`, `page_chain`, `text_chain`.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
-use crate::keys::PAGE_TOKENS;
+use super::buffer::View;
+use crate::keys::{self, TextChain, PAGE_TOKENS, SEGMENT_END};
+
+/// Bytes from which it is worth letting other threads run: about 50 us of hashing.
+const LONG: usize = 1 << 18;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("PAGE_TOKENS", PAGE_TOKENS)
+    module.add("PAGE_TOKENS", PAGE_TOKENS)?;
+    module.add("SEGMENT_END", SEGMENT_END)?;
+    module.add_function(wrap_pyfunction!(hash64, module)?)?;
+    module.add_function(wrap_pyfunction!(page_chain, module)?)?;
+    module.add_function(wrap_pyfunction!(text_chain, module)?)
+}
+
+#[pyfunction]
+#[pyo3(signature = (data, seed = 0))]
+fn hash64(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u64) -> PyResult<u64> {
+    let data = View::raw(data)?;
+    Ok(data.work(py, LONG, |data| keys::hash64(data, seed)))
+}
+
+#[pyfunction]
+fn page_chain<'py>(
+    py: Python<'py>,
+    seed: u64,
+    tokens: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let tokens = View::packed(tokens, size_of::<i32>(), "tokens")?;
+    let keys = tokens.work(py, LONG, |tokens| keys::page_chain(seed, tokens));
+    Ok(PyBytes::new(py, &keys))
+}
+
+#[pyfunction]
+fn text_chain<'py>(
+    py: Python<'py>,
+    seed: u64,
+    segments: Vec<Bound<'py, PyBytes>>,
+    chunk: usize,
+    closed: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    if chunk == 0 {
+        return Err(PyValueError::new_err("chunk is 0 bytes: at least 1"));
+    }
+    let segments: Vec<&[u8]> = segments.iter().map(|segment| segment.as_bytes()).collect();
+    let work = || {
+        let mut chain = TextChain::new(seed, chunk, closed);
+        for segment in &segments {
+            chain.segment(segment);
+        }
+        chain.into_keys()
+    };
+    let long = segments.iter().map(|segment| segment.len()).sum::<usize>() >= LONG;
+    let keys = if long { py.detach(work) } else { work() };
+    Ok(PyBytes::new(py, &keys))
 }

@@ -2,11 +2,14 @@
 
 use pyo3::prelude::*;
 
+mod buffer;
+mod index;
 mod keys;
 mod pool;
 
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    index::register(module)?;
     keys::register(module)?;
     pool::register(module)?;
     Ok(())

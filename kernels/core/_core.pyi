@@ -1,0 +1,106 @@
+"""Types of the compiled module.
+
+Buffers are C-contiguous: `bytes`, or integers of the right size in `bytearray`, `memoryview`, `array`, numpy.
+Anything else that has a buffer raises ValueError, anything that has none raises TypeError. Numbers out of range
+raise ValueError, seeds out of range OverflowError.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+from typing_extensions import Buffer
+
+PAGE_TOKENS: int
+SEGMENT_END: int
+
+def hash64(data: Buffer, seed: int = 0) -> int:
+    """xxh3_64 of the bytes of any contiguous buffer."""
+
+def page_chain(seed: int, tokens: Buffer) -> bytes:
+    """Packed keys (u64), one for each whole page of 16 tokens (i32)."""
+
+def text_chain(seed: int, segments: Sequence[bytes], chunk: int, closed: bool) -> bytes:
+    """Packed keys (u64), one for each chunk of `chunk` bytes; chunks do not cross a segment's end.
+
+    In closed segments the last chunk, whole or not, is hashed with `previous key ^ SEGMENT_END` as the seed; in open
+    ones a partial last chunk has no key. An empty segment has none.
+    """
+
+@final
+class PrefixIndex:
+    """Which node (0 to 4095) holds which keys (u64), at which depths (u32, tokens), in which tier (0 to 2).
+
+    Any thread may call anything; readers never wait for writers. A call sees all calls that have returned. A node's
+    keys are prefix-closed: with a key it holds the keys before it in the chain.
+    """
+
+    def __new__(cls, partitions: int = 16, max_keys: int = 1 << 22) -> PrefixIndex:
+        """`partitions` is a power of two up to 1024. `max_keys` bounds the distinct keys, and with them the memory."""
+
+    def store(self, node: int, keys: Buffer, depths: Buffer, tier: int) -> int:
+        """The node holds the keys, in this tier and no other. Returns how many were dropped: no room for them."""
+
+    def store_mixed(self, node: int, keys: Buffer, depths: Buffer, tiers: Buffer) -> int:
+        """As `store`, with a tier (u8) for each key."""
+
+    def move(self, node: int, keys: Buffer, tier: int) -> None:
+        """Those of the keys that the node holds are in this tier now."""
+
+    def remove(self, node: int, keys: Buffer) -> None:
+        """The node holds none of the keys."""
+
+    def clear(self, node: int) -> None:
+        """The node holds nothing."""
+
+    def match(self, keys: Buffer) -> bytes:
+        """For every node that holds the first key, in no order: packed u32 x 4 = node, then tokens of the prefix that
+        it holds in device, host and disk.
+
+        Where a node's tier changes back and forth between two keys of the chain that have the same holders in the
+        same tiers, what lies between counts as theirs.
+        """
+
+    def digest(self, node: int) -> tuple[int, int]:
+        """(number of the node's keys, XOR of splitmix64's mix of each). Exact unless the node is being changed."""
+
+    def dump(self, node: int) -> tuple[bytes, bytes, bytes]:
+        """Keys (u64), depths (u32) and tiers (u8) of what the node holds, by depth. Exact unless the node is being
+        changed: take it from the thread that changes it."""
+
+    def stats(self) -> dict[str, int]:
+        """`keys` (distinct), `holdings` (keys summed over nodes), `sets` (distinct sets of nodes), `bytes`, `dropped`
+        (changes that found no room, ever)."""
+
+@final
+class PagePool:
+    """Reference counts of pages 0 to `pages - 1`, and which of them are free."""
+
+    def __new__(cls, pages: int) -> PagePool: ...
+    def allocate(self, count: int) -> list[int] | None:
+        """Takes `count` pages with one reference each. None: fewer than that are free, and none is taken."""
+
+    def share(self, pages: Sequence[int]) -> None:
+        """One more reference to each. ValueError if one of them is free; then nothing has changed."""
+
+    def release(self, pages: Sequence[int]) -> list[int]:
+        """One reference less to each. Returns the pages that nobody holds any more."""
+
+    def references(self, page: int) -> int: ...
+    def step_begin(self) -> int:
+        """A ticket: pages freed from now on are not handed out before it ends."""
+
+    def step_end(self, ticket: int) -> None:
+        """ValueError if the ticket has ended already."""
+
+    @property
+    def free(self) -> int: ...
+    @property
+    def resident(self) -> int: ...
+    @property
+    def in_flight(self) -> int:
+        """Freed, but a step that may see them has not ended."""
+
+    @property
+    def total(self) -> int: ...
+    def check(self) -> None:
+        """RuntimeError naming what does not add up."""

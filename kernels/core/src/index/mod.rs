@@ -1,0 +1,266 @@
+//! Which node holds which keys, in which tier: partitioned by key, many readers, one writer per partition.
+//!
+//! `table` maps keys to depth and node set, `sets` makes equal sets equal ids, `partition` is the queue and the
+//! writer's token, `batch` and `steps` are a call's changes, `matching` finds how far each node's prefix reaches.
+
+mod batch;
+mod matching;
+mod nodes;
+mod partition;
+mod sets;
+mod steps;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+
+pub use batch::{Batch, Entry, Op};
+pub use matching::{Row, Scratch};
+pub use nodes::MAX_NODES;
+
+use nodes::{Delta, Nodes};
+use partition::{Partition, Writer};
+use sets::{Sets, EMPTY};
+use steps::{Outcome, Steps};
+use table::{Found, Placement, Table, Value};
+
+use crate::sync::pin;
+
+/// Tiers are numbered below this.
+pub const MAX_TIERS: usize = 3;
+/// An index has at most this many partitions.
+pub const MAX_PARTITIONS: usize = 1024;
+
+/// Node sets may take this much per key of the bound, a third of what the slots take, and never less than the floor.
+const SET_BYTES_PER_KEY: usize = 16;
+const SET_BYTES_FLOOR: usize = 1 << 20;
+
+/// How far ahead of the work the slots are fetched from memory.
+const LOOKAHEAD: usize = 12;
+
+pub struct PrefixIndex {
+    placement: Placement,
+    partitions: Box<[Partition<Arc<Batch>>]>,
+    sets: Sets,
+    nodes: Nodes,
+    max_keys: usize,
+    /// Keys that somebody holds.
+    keys: AtomicUsize,
+    /// Changes that found no room, ever.
+    dropped: AtomicUsize,
+}
+
+/// What an index holds, and the memory it takes.
+pub struct Stats {
+    pub keys: usize,
+    /// Keys held, summed over the nodes.
+    pub holdings: u64,
+    pub bytes: usize,
+    /// Changes that found no room, ever.
+    pub dropped: usize,
+    /// Distinct node sets.
+    pub sets: usize,
+}
+
+impl PrefixIndex {
+    /// `partitions` is a power of two up to MAX_PARTITIONS. Keys beyond `max_keys` are dropped.
+    pub fn new(partitions: usize, max_keys: usize) -> Self {
+        let placement = Placement::new(partitions);
+        let share = |number: usize| number as f64 / partitions as f64;
+        let set_bytes = max_keys.saturating_mul(SET_BYTES_PER_KEY);
+        PrefixIndex {
+            placement,
+            partitions: (0..partitions)
+                .map(|number| Partition::new(placement, share(number)))
+                .collect(),
+            sets: Sets::new(set_bytes.max(SET_BYTES_FLOOR)),
+            nodes: Nodes::new(),
+            max_keys,
+            keys: AtomicUsize::new(0),
+            dropped: AtomicUsize::new(0),
+        }
+    }
+
+    /// Changes to one node, in their order of application.
+    pub fn batch<I>(&self, op: Op, node: u16, entries: I) -> Batch
+    where
+        I: Iterator<Item = Entry> + Clone,
+    {
+        Batch::new(op, node, entries, &self.placement)
+    }
+
+    /// Returns how many changes found no room. Whoever looks afterwards sees the others.
+    ///
+    /// Readers meanwhile see each key before or after its change.
+    pub fn apply(&self, batch: Batch) -> usize {
+        let batch = Arc::new(batch);
+        for number in batch.concerned() {
+            self.partitions[number].push(Arc::clone(&batch));
+        }
+        for number in batch.concerned() {
+            let apply = |job: Arc<Batch>, writer: &mut Writer<'_>| self.run(number, &job, writer);
+            self.partitions[number].try_drain(apply);
+        }
+        // What is left is in the hands of others, or was pushed just after they had looked.
+        for number in batch.concerned() {
+            if batch.is_done() {
+                break;
+            }
+            let apply = |job: Arc<Batch>, writer: &mut Writer<'_>| self.run(number, &job, writer);
+            self.partitions[number].settle(apply);
+        }
+        batch.dropped()
+    }
+
+    /// Forgets all that the node holds.
+    pub fn clear(&self, node: u16) {
+        self.apply(self.batch(Op::Clear, node, std::iter::empty()));
+    }
+
+    /// (number of the node's keys, XOR of their mixes). Exact if nobody changes the node meanwhile.
+    pub fn digest(&self, node: u16) -> (u64, u64) {
+        self.nodes.digest(node)
+    }
+
+    /// All that the node holds, by depth. A snapshot if nobody changes the node meanwhile.
+    pub fn dump(&self, node: u16) -> Vec<Entry> {
+        let guard = pin();
+        let mut entries = Vec::with_capacity(self.nodes.digest(node).0 as usize);
+        let mut tiers: HashMap<u32, Option<u8>> = HashMap::new();
+        for partition in &self.partitions {
+            for (key, Found { value, .. }) in partition.table(&guard).iter() {
+                let tier = *tiers.entry(value.set()).or_insert_with(|| {
+                    let members = self.sets.members(value.set(), &guard);
+                    let at = sets::position(members, node).ok()?;
+                    Some(sets::tier_of(members[at]))
+                });
+                if let Some(tier) = tier {
+                    entries.push(Entry {
+                        key,
+                        depth: value.depth(),
+                        tier,
+                    });
+                }
+            }
+        }
+        entries.sort_unstable_by_key(|entry| (entry.depth, entry.key));
+        entries
+    }
+
+    pub fn stats(&self) -> Stats {
+        let guard = pin();
+        let tables = self.partitions.iter();
+        let slots: usize = tables.map(|it| it.table(&guard).capacity()).sum();
+        let (sets, set_bytes) = self.sets.size();
+        Stats {
+            keys: self.keys.load(Ordering::Relaxed),
+            holdings: self.nodes.holdings(),
+            bytes: slots * Table::SLOT_BYTES + set_bytes + Nodes::BYTES,
+            dropped: self.dropped.load(Ordering::Relaxed),
+            sets,
+        }
+    }
+
+    /// Applies a batch's share to a partition, as its writer.
+    fn run(&self, number: usize, batch: &Batch, writer: &mut Writer<'_>) {
+        let mut job = Job {
+            index: self,
+            op: batch.op,
+            steps: Steps::new(&self.sets, writer.guard, batch.op, batch.node),
+            delta: Delta::default(),
+            dropped: 0,
+        };
+        if batch.op == Op::Clear {
+            for (key, found) in writer.table().iter() {
+                job.change(writer, key, found, Entry::default());
+            }
+        }
+        let share = batch.share(number);
+        for (at, &entry) in share.iter().enumerate() {
+            if let Some(ahead) = share.get(at + LOOKAHEAD) {
+                writer.table().prefetch(self.placement.of(ahead.key).1);
+            }
+            let found = writer
+                .table()
+                .find(entry.key, self.placement.of(entry.key).1);
+            job.change(writer, entry.key, found, entry);
+        }
+        job.steps.finish();
+        self.nodes.change(batch.node, job.delta);
+        self.dropped.fetch_add(job.dropped, Ordering::Relaxed);
+        batch.finish_one(job.dropped);
+    }
+
+    /// Takes one of `max_keys`; false: there is none left.
+    fn take_key(&self) -> bool {
+        let free = self.keys.fetch_add(1, Ordering::Relaxed) < self.max_keys;
+        if !free {
+            self.give_key();
+        }
+        free
+    }
+
+    fn give_key(&self) {
+        self.keys.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A batch's share while it is applied to a partition.
+struct Job<'a> {
+    index: &'a PrefixIndex,
+    op: Op,
+    steps: Steps<'a>,
+    delta: Delta,
+    dropped: usize,
+}
+
+impl Job<'_> {
+    fn change(&mut self, writer: &mut Writer<'_>, key: u64, found: Found, entry: Entry) {
+        let index = self.index;
+        let from = found.value.set();
+        if from == EMPTY {
+            if self.op != Op::Store {
+                return;
+            }
+            if !index.take_key() {
+                self.dropped += 1;
+                return;
+            }
+        }
+        let step = self.steps.take(from, entry.tier);
+        match step.outcome {
+            Outcome::Kept => {}
+            Outcome::Joined => self.delta.join(key),
+            Outcome::Left => self.delta.leave(key),
+            Outcome::Refused => {
+                self.dropped += 1;
+                if from == EMPTY {
+                    index.give_key();
+                }
+                return;
+            }
+            Outcome::Forgotten => {
+                self.dropped += 1;
+                let mut delta = Delta::default();
+                delta.leave(key);
+                for &member in index.sets.members(from, writer.guard) {
+                    index.nodes.change(sets::node_of(member), delta);
+                }
+            }
+        }
+        let value = if step.to == EMPTY {
+            index.give_key();
+            Value::REMOVED
+        } else if self.op == Op::Store {
+            Value::new(entry.depth, step.to)
+        } else {
+            Value::new(found.value.depth(), step.to)
+        };
+        if value != found.value {
+            writer.set(found, key, value);
+        }
+    }
+}
