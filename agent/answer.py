@@ -28,9 +28,7 @@ class Answer(Response):
     explicit event, without `[DONE]` behind it.
     """
 
-    def __init__(
-        self, reply: Reply, streams: Sequence[GenerationStream], *, stream: bool, include_usage: bool
-    ) -> None:
+    def __init__(self, reply: Reply, streams: Sequence[GenerationStream], *, stream: bool, include_usage: bool) -> None:
         self._reply = reply
         self._streams = streams
         self._stream = stream

@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class RequestEdge:
-    """ASGI middleware, outermost: gives every request an id, echoes it, and counts answers by path and status."""
+    """ASGI middleware, outermost: gives every request an id, echoes it, and counts answers by path and status.
+
+    What nobody expected is logged with its traceback and answered with a plain 500.
+    """
 
     def __init__(self, app: ASGIApp, answers: Counter[tuple[str, int]]) -> None:
         self._app = app
@@ -40,14 +43,25 @@ class RequestEdge:
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
 
+        started = False
+
         async def tagged(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 MutableHeaders(scope=message)[HEADER_REQUEST_ID] = request_id
                 path = scope["path"] if scope["path"] in _ROUTES else "other"
                 self._answers[path, message["status"]] += 1
             await send(message)
 
-        await self._app(scope, receive, tagged)
+        try:
+            await self._app(scope, receive, tagged)
+        except Exception:
+            log.exception("%s: internal error", request_id)
+            if started:
+                raise
+            error = RequestError("internal error", status=500, kind="internal_error")
+            await error_response(error)(scope, receive, tagged)
 
 
 class ClusterSecret:

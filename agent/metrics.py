@@ -3,18 +3,19 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from trunkline.agent.engine.base import Engine
+from trunkline.agent.engine.base import EngineStatus
+from trunkline.agent.node import Node, State
+from trunkline.shared.wire import Load
 
 
 class AgentCollector(Collector):
     """`answers` counts HTTP answers by path and status."""
 
-    def __init__(self, engine: Engine, answers: Counter[tuple[str, int]]) -> None:
-        self._engine = engine
+    def __init__(self, node: Node, answers: Counter[tuple[str, int]]) -> None:
+        self._node = node
         self._answers = answers
 
     def collect(self) -> Iterator[Metric]:
@@ -22,42 +23,39 @@ class AgentCollector(Collector):
         for (path, status), count in sorted(self._answers.items()):
             answers.add_metric((path, str(status)), count)
         yield answers
-        yield from self._load()
-        yield from self._status()
-
-    def _load(self) -> Iterator[Metric]:
-        load = self._engine.load()
-        yield _gauge("running", "Sequences in the batch", load.running)
-        yield _gauge("waiting", "Sequences accepted and not in the batch", load.waiting)
-        yield _gauge("backlog_tokens", "Prompt tokens accepted, not cached and not yet computed", load.backlog_tokens)
-        yield _gauge("prefill_tokens_per_second", "Prompt tokens computed, smoothed", load.prefill_rate)
-        yield _gauge("decode_tokens_per_second", "Tokens generated, smoothed", load.decode_rate)
-        yield _gauge("utilization", "Share of time in which a step was running", load.utilization)
-        yield _counter("requests", "Sequences finished", load.requests)
-        yield _counter("prompt_tokens", "Prompt tokens of finished sequences", load.prompt_tokens)
-        yield _counter("cached_tokens", "Prompt tokens whose KV was reused", load.cached_tokens)
-        yield _counter("output_tokens", "Tokens generated", load.output_tokens)
-        yield _counter("false_hits", "Page keys that matched other tokens", load.false_hits)
-        pages = GaugeMetricFamily("trunkline_pages", "KV pages", labels=("tier", "state"))
-        for tier in load.tiers:
-            for state in ("free", "resident", "in_flight", "cached", "total"):
-                pages.add_metric((tier.tier.name.lower(), state), getattr(tier, state))
-        yield pages
-
-    def _status(self) -> Iterator[Metric]:
-        status = self._engine.status()
-        yield _gauge("engine_alive", "1 while the engine steps", float(status.alive))
-        yield _counter("steps", "Model steps", status.steps)
-        yield _counter("preemptions", "Sequences that gave their pages to an older one", status.preemptions)
-        yield _counter("failed_steps", "Steps that raised", status.failed_steps)
-        yield _counter("failed_checks", "Idle checks that found pages unaccounted for", status.failed_checks)
+        yield _gauge("ready", "1 while requests are taken", float(self._node.state is State.READY))
+        if serving := self._node.serving:
+            yield from _of_load(serving.engine.load())
+            yield from _of_status(serving.engine.status())
+            for name, count in serving.events.stats().items():
+                yield _counter(f"events_{name}", f"Event stream: {name.replace('_', ' ')}", count)
 
 
-def registry(engine: Engine, answers: Counter[tuple[str, int]]) -> CollectorRegistry:
-    """A registry of this agent's own."""
-    registry = CollectorRegistry()
-    registry.register(AgentCollector(engine, answers))
-    return registry
+def _of_load(load: Load) -> Iterator[Metric]:
+    yield _gauge("running", "Sequences in the batch", load.running)
+    yield _gauge("waiting", "Sequences accepted and not in the batch", load.waiting)
+    yield _gauge("backlog_tokens", "Prompt tokens accepted, not cached and not yet computed", load.backlog_tokens)
+    yield _gauge("prefill_tokens_per_second", "Prompt tokens computed, smoothed", load.prefill_rate)
+    yield _gauge("decode_tokens_per_second", "Tokens generated, smoothed", load.decode_rate)
+    yield _gauge("utilization", "Share of time in which a step was running", load.utilization)
+    yield _counter("requests", "Sequences finished", load.requests)
+    yield _counter("prompt_tokens", "Prompt tokens of finished sequences", load.prompt_tokens)
+    yield _counter("cached_tokens", "Prompt tokens whose KV was reused", load.cached_tokens)
+    yield _counter("output_tokens", "Tokens generated", load.output_tokens)
+    yield _counter("false_hits", "Page keys that matched other tokens", load.false_hits)
+    pages = GaugeMetricFamily("trunkline_pages", "KV pages", labels=("tier", "state"))
+    for tier in load.tiers:
+        for state in ("free", "resident", "in_flight", "cached", "total"):
+            pages.add_metric((tier.tier.name.lower(), state), getattr(tier, state))
+    yield pages
+
+
+def _of_status(status: EngineStatus) -> Iterator[Metric]:
+    yield _gauge("engine_alive", "1 while the engine steps", float(status.alive))
+    yield _counter("steps", "Model steps", status.steps)
+    yield _counter("preemptions", "Sequences that gave their pages to an older one", status.preemptions)
+    yield _counter("failed_steps", "Steps that raised", status.failed_steps)
+    yield _counter("failed_checks", "Idle checks that found pages unaccounted for", status.failed_checks)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -47,9 +47,7 @@ class Preparer:
         self._pending += 1
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._executor, self._prepare, body, namespace
-                )
+                return await asyncio.get_running_loop().run_in_executor(self._executor, self._prepare, body, namespace)
         except TimeoutError:
             raise Overloaded("tokenizing took too long", retry_after=10.0, status=503) from None
         finally:
@@ -67,8 +65,10 @@ class Preparer:
             raise _empty("prompt")
         if all(isinstance(token, int) for token in prompts):
             return [self._ids(prompts, "prompt")]
-        return [self._one(prompt, f"prompt.{i}" if len(prompts) > 1 else "prompt", namespace)
-                for i, prompt in enumerate(prompts)]
+        return [
+            self._one(prompt, f"prompt.{i}" if len(prompts) > 1 else "prompt", namespace)
+            for i, prompt in enumerate(prompts)
+        ]
 
     def _one(self, prompt: str | int | list[int], field: str, namespace: Namespace) -> Prompt:
         if isinstance(prompt, int):
@@ -85,12 +85,9 @@ class Preparer:
             if message.role not in ROLES:
                 field = f"messages.{index}.role"
                 raise RequestError(f"{field}: {message.role!r} is not one of {sorted(ROLES)}", param=field)
-        tools = _json(body.tools, list, "tools")
-        kwargs = _json(body.chat_template_kwargs, dict, "chat_template_kwargs")
-        framed = _framed(
-            lambda: canonical.of_chat(body.messages, bytes(body.tools), bytes(body.chat_template_kwargs)), "messages"
-        )
-        rendered = self._text.render_chat(body.messages, tools, **(kwargs or {}))
+        tools, arguments = bytes(body.tools), bytes(body.chat_template_kwargs)
+        rendered = self._text.render_chat(body.messages, tools, arguments)
+        framed = _framed(lambda: canonical.of_chat(body.messages, tools, arguments), "messages")
         return self._encoded(rendered, framed, namespace, special=False)
 
     def _encoded(self, text: str, framed: Canonical, namespace: Namespace, *, special: bool) -> Prompt:
@@ -115,18 +112,6 @@ def _framed(frame: Callable[[], Canonical], field: str) -> Canonical:
         raise RequestError(f"{field}: not valid Unicode: {error.reason}", param=field) from None
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise RequestError(f"{field}: a content part is malformed: {error}", status=422, param=field) from None
-
-
-def _json(raw: msgspec.Raw, kind: type, field: str) -> object:
-    """None for an absent or null field."""
-    if not bytes(raw):
-        return None
-    try:
-        return msgspec.json.decode(raw, type=kind | None)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise RequestError(f"{field}: {error}", status=422, param=field) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{field}: {error}", param=field) from None
 
 
 def _empty(field: str) -> RequestError:

@@ -35,8 +35,13 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
-def sampling(body: CompletionBody | ChatBody, prompt_tokens: int, context: int, vocab: int) -> SamplingParams:
-    """Parameters for one prompt of `body`, checked against the context (tokens) and the size of the vocabulary."""
+def sampling(
+    body: CompletionBody | ChatBody, prompt_tokens: int, context: int, vocab: int, choice: int = 0
+) -> SamplingParams:
+    """Parameters for one choice of a prompt, checked against the context (tokens) and the size of the vocabulary.
+
+    With a seed every choice has its own, or all would be the same.
+    """
     limit = _max_tokens(body, prompt_tokens, context)
     min_tokens = body.min_tokens or 0
     if min_tokens > limit:
@@ -47,7 +52,7 @@ def sampling(body: CompletionBody | ChatBody, prompt_tokens: int, context: int, 
         top_p=_or(body.top_p, 1.0),
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,
-        seed=body.seed,
+        seed=None if body.seed is None else body.seed + choice,
         stop=_stop(body.stop),
         stop_ids=_stop_ids(body.stop_token_ids, vocab),
         min_tokens=min_tokens,

@@ -106,9 +106,7 @@ class CompletionReply(Reply):
         return [self._message([answers.CompletionChoice(index, delta.text, scores, delta.finish)], None)]
 
     def _message(self, choices: list[answers.CompletionChoice], usage: answers.Usage | None) -> answers.Completion:
-        return answers.Completion(
-            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
-        )
+        return answers.Completion(id=self.id, created=self.created, model=self.model, choices=choices, usage=usage)
 
 
 class ChatReply(Reply):
@@ -145,6 +143,4 @@ class ChatReply(Reply):
         return [self._chunk([chunk], None) for chunk in chunks]
 
     def _chunk(self, choices: list[answers.ChatChunkChoice], usage: answers.Usage | None) -> answers.ChatChunk:
-        return answers.ChatChunk(
-            id=self.id, created=self.created, model=self.model, choices=choices, usage=usage
-        )
+        return answers.ChatChunk(id=self.id, created=self.created, model=self.model, choices=choices, usage=usage)

@@ -7,25 +7,12 @@ never preempted for a younger one, and any accepted sequence fits alone: somebod
 """
 
 from collections import deque
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
 from trunkline.shared.names import PAGE_TOKENS
-from trunkline.shared.wire import TierLoad
-
-
-class Pages(Protocol):
-    """What the scheduler needs of `PageCache`; see there."""
-
-    def match(self, request: Chain) -> list[int]: ...
-    def allocate(self, count: int) -> list[int] | None: ...
-    def commit(self, chain: Chain, index: int, page: int) -> int: ...
-    def release(self, pages: Iterable[int]) -> None: ...
-    def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None: ...
-    def stats(self) -> TierLoad: ...
 
 
 class Chunk(NamedTuple):
@@ -44,7 +31,7 @@ class Chunk(NamedTuple):
 class Scheduler:
     """Owns the queue, the batch and who holds which page. Used from the engine thread only."""
 
-    def __init__(self, cache: Pages, limits: EngineLimits) -> None:
+    def __init__(self, cache: PageCache, limits: EngineLimits) -> None:
         self._cache = cache
         self._limits = limits
         self.waiting: deque[Sequence] = deque()

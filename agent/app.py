@@ -1,0 +1,170 @@
+"""The agent's HTTP API: OpenAI's endpoints, health, metrics, and who this node is.
+
+A generation's life here: body read under a limit -> decoded and checked -> tokenized off the event loop -> submitted
+-> answered, streamed or whole. Errors have OpenAI's shape: 400 malformed or senseless, 401 wrong cluster secret, 404
+unknown model or path, 408 slow body, 413 body too large, 422 wrong type, 429 full (Retry-After), 503 loading, closing
+or broken (Retry-After), 504 past the deadline.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+from fastapi import FastAPI, Request
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from trunkline.agent.answer import Answer
+from trunkline.agent.engine.base import Engine, Generation, GenerationStream
+from trunkline.agent.http import ClusterSecret, RequestEdge, error_response, read_body
+from trunkline.agent.metrics import AgentCollector
+from trunkline.agent.node import Node, Serving, State
+from trunkline.agent.openai import answers, params
+from trunkline.agent.openai.body import ChatBody, CompletionBody, decode
+from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
+from trunkline.shared.errors import RequestError, TrunklineError
+from trunkline.shared.names import INFO_PATH
+
+log = logging.getLogger(__name__)
+
+
+def create_app(node: Node, on_start_failure: Callable[[TrunklineError], None]) -> FastAPI:
+    """The ASGI app of one node. The node loads after the app has started, and is not ready until then.
+
+    `on_start_failure` is told when it cannot.
+    """
+    counts: Counter[tuple[str, int]] = Counter()
+    app = FastAPI(lifespan=lambda _: _lifespan(node, on_start_failure), openapi_url=None)
+    app.add_middleware(RequestEdge, answers=counts)
+    app.add_exception_handler(RequestError, _request_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    _add_generation(app, node)
+    _add_operation(app, node, counts)
+    return app
+
+
+def _add_generation(app: FastAPI, node: Node) -> None:
+    secret = ClusterSecret(node.settings.secret)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        salt, serving = secret.salt(request), node.ready()
+        return await _generate(request, serving, decode(CompletionBody, await read_body(request)), salt)
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        salt, serving = secret.salt(request), node.ready()
+        return await _generate(request, serving, decode(ChatBody, await read_body(request)), salt)
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> Response:
+        secret.salt(request)
+        serving = node.ready()
+        model = serving.engine.model
+        return _json(answers.ModelList([answers.Model(model.name, serving.since, model.context)]))
+
+
+def _add_operation(app: FastAPI, node: Node, counts: Counter[tuple[str, int]]) -> None:
+    registry = CollectorRegistry()
+    registry.register(AgentCollector(node, counts))
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        """Whether the process should go on living: also while it loads, not when the engine has failed."""
+        if node.state is State.READY:
+            node.ready()
+        return _json({"status": node.state})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        node.ready()
+        return _json({"status": node.state})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    @app.get(INFO_PATH)
+    async def info() -> Response:
+        return _json(node.info())
+
+
+async def _generate(request: Request, serving: Serving, body: CompletionBody | ChatBody, salt: str) -> Response:
+    model = serving.engine.model
+    if body.model != model.name:
+        raise RequestError(f"model: {body.model!r} is not served here, {model.name!r} is", status=404, param="model")
+    params.check(body)
+    prompts = await serving.preparer.prompts(body, salt)
+    n = params.choices(body, len(prompts))
+    request_id: str = request.state.request_id
+    generations = [
+        Generation(
+            request_id,
+            prompt.tokens,
+            params.sampling(body, len(prompt.tokens), model.context, serving.text.vocab_size, choice),
+            salt,
+            prompt.text_keys,
+            prompt.text_depths,
+        )
+        for prompt in prompts
+        for choice in range(n)
+    ]
+    kind: type[Reply] = ChatReply if isinstance(body, ChatBody) else CompletionReply
+    reply = kind(request_id, model.name, int(time.time()), [len(prompt.tokens) for prompt in prompts], n)
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    streams = _submit(serving.engine, generations)
+    return Answer(reply, streams, stream=bool(body.stream), include_usage=include_usage)
+
+
+def _submit(engine: Engine, generations: list[Generation]) -> list[GenerationStream]:
+    """All or none."""
+    streams: list[GenerationStream] = []
+    try:
+        for generation in generations:
+            streams.append(engine.submit(generation))
+    except RequestError:
+        for stream in streams:
+            stream.cancel()
+        raise
+    return streams
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(node: Node, on_start_failure: Callable[[TrunklineError], None]) -> AsyncIterator[None]:
+    async def load() -> None:
+        try:
+            await node.start()
+        except TrunklineError as error:
+            on_start_failure(error)
+        except Exception as error:
+            log.exception("the node cannot start")
+            on_start_failure(TrunklineError(f"the node cannot start: {type(error).__name__}: {error}"))
+
+    loading = asyncio.create_task(load())
+    try:
+        yield
+    finally:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        await node.close()
+
+
+async def _request_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestError):
+        raise error
+    log.debug("%s: %d %s", request.state.request_id, error.status, error.message)
+    return error_response(error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return error_response(RequestError(f"{request.url.path}: {error.detail}", status=error.status_code))
+
+
+def _json(message: object) -> Response:
+    return Response(answers.encode(message), media_type="application/json")

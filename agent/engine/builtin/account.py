@@ -1,0 +1,95 @@
+"""What the engine thread says about itself: counters, rates and load."""
+
+import time
+from collections.abc import Iterable
+
+import msgspec
+
+from trunkline.agent.engine.base import EngineStatus
+from trunkline.agent.engine.builtin.meter import Meter
+from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
+from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.shared.wire import Finished, Load, TierLoad
+
+RATE_WINDOW_S = 20.0
+BUSY_WINDOW_S = 5.0
+
+
+class Account:
+    """Written by the engine thread; `load` and `status` hand out immutable snapshots to any thread."""
+
+    def __init__(self, max_running: int) -> None:
+        self.alive = True
+        self.steps = 0
+        self.failed_steps = 0
+        self.failed_checks = 0
+        self.status = EngineStatus()
+        self._load = Load(max_running=max_running)
+        self._prefill = Meter(RATE_WINDOW_S)
+        self._decode = Meter(RATE_WINDOW_S)
+        self._busy = Meter(BUSY_WINDOW_S)
+        self._turned_at = time.monotonic()
+        self._requests = self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+
+    def load(self, waiting: int) -> Load:
+        """The last snapshot, with the number that waits now."""
+        return msgspec.structs.replace(self._load, waiting=waiting)
+
+    def step(self, chunks: Iterable[Chunk], seconds: float) -> None:
+        """A step over `chunks` took so long."""
+        prefill = decode = 0
+        for chunk in chunks:
+            if chunk.start < chunk.sequence.prompt_tokens:
+                prefill += chunk.count
+            else:
+                decode += 1
+        if prefill:
+            self._prefill.add(prefill, seconds)
+        else:
+            self._decode.add(decode, seconds)
+        self.steps += 1
+        self._output_tokens += sum(chunk.samples for chunk in chunks)
+        self._turn(seconds)
+
+    def idle(self) -> None:
+        """Nothing ran since the last call or step."""
+        self._turn(0.0)
+
+    def finished(self, sequence: Sequence, now: float) -> Finished:
+        """Counts a sequence that came to its end, and what the router should know about it."""
+        self._requests += 1
+        self._prompt_tokens += sequence.prompt_tokens
+        self._cached_tokens += sequence.cached_tokens
+        admitted = sequence.admitted_at or now
+        return Finished(
+            request_id=sequence.generation.request_id,
+            prompt_tokens=sequence.prompt_tokens,
+            cached_tokens=sequence.cached_tokens,
+            output_tokens=sequence.outputs,
+            queue_s=admitted - sequence.submitted_at,
+            prefill_s=(sequence.first_token_at or now) - admitted,
+        )
+
+    def publish(self, scheduler: Scheduler, tier: TierLoad, false_hits: int) -> None:
+        """Takes the snapshots that others see."""
+        self._load = Load(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            backlog_tokens=scheduler.backlog(),
+            max_running=self._load.max_running,
+            prefill_rate=self._prefill.rate,
+            decode_rate=self._decode.rate,
+            utilization=min(1.0, self._busy.rate),
+            tiers=(tier,),
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            output_tokens=self._output_tokens,
+            requests=self._requests,
+            false_hits=false_hits,
+        )
+        self.status = EngineStatus(self.alive, self.steps, scheduler.preemptions, self.failed_steps, self.failed_checks)
+
+    def _turn(self, busy_s: float) -> None:
+        now = time.monotonic()
+        self._busy.add(busy_s, now - self._turned_at)
+        self._turned_at = now

@@ -1,0 +1,198 @@
+"""The built-in engine: torch on this machine, seen from the event loop."""
+
+import asyncio
+import logging
+import queue
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import torch
+
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.base import (
+    Delta,
+    Engine,
+    EngineError,
+    EngineStatus,
+    Generation,
+    GenerationStream,
+)
+from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts
+from trunkline.agent.engine.builtin.model import Chunk, StepBatch
+from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.builtin.weights import fingerprint, load_model
+from trunkline.agent.room import check_room
+from trunkline.agent.settings import AgentSettings
+from trunkline.kernels.attention import KVPool
+from trunkline.shared.errors import ConfigError, Overloaded, RequestError
+from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.namespace import Namespace
+from trunkline.shared.wire import Load, ServedModel
+
+DTYPE = torch.float32
+"""On a CPU bfloat16 is slower by multiples."""
+CLOSE_S = 30.0
+"""A step that takes longer is left behind."""
+GRACE_S = 10.0
+"""A stream that hears nothing so long after its deadline gives up on the engine."""
+
+log = logging.getLogger(__name__)
+
+
+class BuiltinEngine(Engine):
+    """Owns an engine thread and the streams that it feeds."""
+
+    def __init__(self, settings: AgentSettings, text: TextModel, open_sink: Callable[[int], EngineSink]) -> None:
+        """`open_sink` is called once, from a worker thread, with the number of pages, before any is used."""
+        self.limits = settings.limits
+        self._settings = settings
+        self._text = text
+        self._open_sink = open_sink
+        self._streams: dict[Sequence, _Stream] = {}
+        self._loop: EngineLoop | None = None
+
+    async def start(self) -> None:
+        events = asyncio.get_running_loop()
+
+        def deliver(outcomes: list[Outcome]) -> None:
+            try:
+                events.call_soon_threadsafe(self._deliver, outcomes)
+            except RuntimeError:
+                log.warning("%d deltas dropped: the event loop is closed", len(outcomes))
+
+        self._loop = EngineLoop(await asyncio.to_thread(self._load), deliver)
+        self._loop.start()
+
+    def submit(self, generation: Generation) -> GenerationStream:
+        loop = self._running()
+        params = generation.params
+        if not generation.tokens:
+            raise RequestError("prompt: must not be empty", param="prompt")
+        if len(generation.tokens) + params.max_tokens > self.model.context:
+            raise RequestError(
+                f"max_tokens: {len(generation.tokens)} prompt tokens + {params.max_tokens} are more than "
+                f"the context of {self.model.context}",
+                param="max_tokens",
+            )
+        if loop.waiting() >= self.limits.max_waiting:
+            raise self._full()
+        now = time.monotonic()
+        deadline = now + self.limits.timeout_s if generation.deadline is None else generation.deadline
+        chain = Chain(self.model.namespace.salted(generation.salt), generation.tokens)
+        sequence = Sequence(generation, chain, now, deadline)
+        stream = self._streams[sequence] = _Stream(sequence, self._streams)
+        try:
+            loop.put(sequence)
+            self._running()  # if it ended meanwhile, nobody may have seen the sequence
+        except queue.Full:
+            stream.cancel()
+            raise self._full() from None
+        except EngineError:
+            stream.cancel()
+            raise
+        return stream
+
+    def load(self) -> Load:
+        return self._loop.load() if self._loop else Load(max_running=self.limits.max_running)
+
+    def status(self) -> EngineStatus:
+        return self._loop.status() if self._loop else EngineStatus(alive=False)
+
+    async def close(self) -> None:
+        if self._loop is None:
+            return
+        self._loop.stop()
+        if not await asyncio.to_thread(self._loop.join, CLOSE_S):
+            log.error("engine: a step did not end within %.0f s", CLOSE_S)
+
+    def _running(self) -> EngineLoop:
+        if self._loop is None or not self._loop.alive:
+            raise EngineError("the engine is not running", status=503)
+        return self._loop
+
+    def _full(self) -> Overloaded:
+        """Retry when about the backlog's time has passed."""
+        load = self.load()
+        seconds = load.backlog_tokens / load.prefill_rate if load.prefill_rate else 1.0
+        return Overloaded(f"{load.waiting} sequences are waiting already", retry_after=min(60.0, max(1.0, seconds)))
+
+    def _deliver(self, outcomes: list[Outcome]) -> None:
+        for sequence, outcome in outcomes:
+            if stream := self._streams.get(sequence):
+                stream.put(outcome)
+
+    def _load(self) -> Parts:
+        """Loads the model and makes the pool. In a worker thread; raises ConfigError."""
+        settings = self._settings
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        model = load_model(settings.model, DTYPE, "cpu")
+        layout = model.config.page_layout(DTYPE)
+        self.pages = settings.pages or settings.kv_bytes // layout.page_bytes
+        if self.pages < 1:
+            raise ConfigError(f"--kv-memory: {settings.kv_bytes} bytes hold no page of {layout.page_bytes} bytes")
+        check_room(self.pages * layout.page_bytes, f"{self.pages} KV pages")
+        kv = KVPool(layout, self.pages)
+        sink = self._open_sink(self.pages)
+        namespace = Namespace(
+            fingerprint=fingerprint(settings.model, self._text.fingerprint),
+            dtype=str(DTYPE).removeprefix("torch."),
+            layout=str(layout),
+        )
+        self.model = ServedModel(settings.served_name, namespace, self._context(model.config.context))
+        # The first step of a process is slow: threads start, kernels are chosen and weights repacked.
+        model.forward(StepBatch.of([Chunk([0] * PAGE_TOKENS, 0, [0])]), kv)
+        return Parts(model, self._text, kv, PageCache(self.pages, sink), sink, self.limits)
+
+    def _context(self, trained: int) -> int:
+        """Tokens of prompt and output together: a sequence must fit into the pages, alone."""
+        asked, room = self._settings.context, self.pages * PAGE_TOKENS
+        if asked is not None and asked > min(trained, room):
+            raise ConfigError(f"--context: {asked} is more than the model's {trained} or the {room} of its KV pages")
+        if asked is None and room < trained:
+            log.warning("context: %d tokens instead of the model's %d, for want of KV pages", room, trained)
+        return asked or min(trained, room)
+
+
+class _Stream(GenerationStream):
+    """What has been delivered and not yet read: at most one delta per token that the generation may have."""
+
+    def __init__(self, sequence: Sequence, streams: dict[Sequence, "_Stream"]) -> None:
+        self._sequence = sequence
+        self._streams = streams
+        self._outcomes: deque[Delta | RequestError] = deque()
+        self._arrived = asyncio.Event()
+
+    def put(self, outcome: Delta | RequestError) -> None:
+        self._outcomes.append(outcome)
+        self._arrived.set()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        try:
+            while True:
+                outcome = await self._next()
+                if isinstance(outcome, RequestError):
+                    raise outcome
+                yield outcome
+                if outcome.finish:
+                    return
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        self._sequence.cancelled = True
+        self._streams.pop(self._sequence, None)
+
+    async def _next(self) -> Delta | RequestError:
+        if not self._outcomes:
+            self._arrived.clear()
+            left = self._sequence.deadline + GRACE_S - time.monotonic()
+            try:
+                async with asyncio.timeout(left):
+                    await self._arrived.wait()
+            except TimeoutError:
+                raise EngineError("the engine does not answer", status=504) from None
+        return self._outcomes.popleft()

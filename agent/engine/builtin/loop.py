@@ -1,0 +1,242 @@
+"""The engine thread: takes sequences, schedules, steps the model, hands out what became of them.
+
+One thread owns model, cache and KV pool. What comes in is a bounded queue of sequences, and a flag on each for its
+cancellation; what goes out is one list of outcomes per step.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.sink import SummarySink
+from trunkline.agent.engine.base import Delta, EngineError, EngineLimits, EngineStatus
+from trunkline.agent.engine.builtin import model
+from trunkline.agent.engine.builtin.account import Account
+from trunkline.agent.engine.builtin.job import Job
+from trunkline.agent.engine.builtin.model import StepBatch
+from trunkline.agent.engine.builtin.sampling import Sampled, Sampler
+from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
+from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.kernels.attention import KVPool
+from trunkline.shared.errors import RequestError
+from trunkline.shared.wire import Finished, Load
+
+IDLE_S = 1.0
+"""An engine that has been idle for so long checks that every page is accounted for."""
+MAX_FAILED_STEPS = 3
+"""Steps that may fail one after the other; then the engine is given up."""
+
+Outcome = tuple[Sequence, Delta | RequestError]
+
+log = logging.getLogger(__name__)
+
+
+class EngineSink(SummarySink, Protocol):
+    """Where the engine reports what its cache holds and what became of requests. Called from the engine thread."""
+
+    def finished(self, finished: Finished) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the engine thread owns. `kv` has as many pages as `cache`."""
+
+    model: model.Model
+    text: TextModel
+    kv: KVPool
+    cache: PageCache
+    sink: EngineSink
+    limits: EngineLimits
+
+
+class EngineLoop:
+    """`put`, `waiting`, `load`, `status` and `stop` are for any thread; everything else is the engine thread's own."""
+
+    def __init__(self, parts: Parts, deliver: Callable[[list[Outcome]], None]) -> None:
+        """`deliver` is called from the engine thread, at most once per step, and must not block."""
+        self._parts = parts
+        self._deliver = deliver
+        self._scheduler = Scheduler(parts.cache, parts.limits)
+        self._sampler = Sampler()
+        self._account = Account(parts.limits.max_running)
+        self._inbox: queue.Queue[Sequence | None] = queue.Queue(parts.limits.max_waiting)
+        self._jobs: dict[Sequence, Job] = {}
+        self._stopping = False
+        self._unchecked = False
+        self._failed_in_a_row = 0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Once."""
+        self._publish()
+        self._thread.start()
+
+    def put(self, sequence: Sequence) -> None:
+        """To the queue. Raises queue.Full."""
+        self._inbox.put_nowait(sequence)
+
+    def waiting(self) -> int:
+        """Sequences accepted and not in the batch; may miss one that is just being taken from the inbox."""
+        return self._inbox.qsize() + len(self._scheduler.waiting)
+
+    @property
+    def alive(self) -> bool:
+        """False: no step will be made any more."""
+        return self._account.alive
+
+    def load(self) -> Load:
+        """As of the last step, with what has arrived since."""
+        return self._account.load(self.waiting())
+
+    def status(self) -> EngineStatus:
+        """As of the last step."""
+        return self._account.status
+
+    def stop(self) -> None:
+        """Ends every sequence with an error after the step that is running. Does not wait; see `join`."""
+        self._stopping = True
+        if self._inbox.empty():  # else it is not waiting for something to come
+            self._inbox.put_nowait(None)
+
+    def join(self, timeout: float) -> bool:
+        """False: the thread is still in a step."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            with torch.inference_mode():
+                while not self._stopping:
+                    self._turn()
+        except Exception:  # the thread's last line of defence: nobody waits for what will not come
+            log.critical("the engine thread ends: nothing will be served until a restart", exc_info=True)
+        finally:
+            # First not alive, then the inbox is emptied: see `BuiltinEngine.submit`.
+            self._account.alive = False
+            while not self._inbox.empty():
+                if (sequence := self._inbox.get_nowait()) is not None:
+                    self._scheduler.waiting.append(sequence)
+            error = EngineError("the engine is closing", status=503)
+            self._deliver([(s, error) for s in (*self._scheduler.running, *self._scheduler.waiting)])
+            self._publish()
+
+    def _turn(self) -> None:
+        self._receive(wait=not self._jobs)
+        outcomes = self._end()
+        chunks = self._scheduler.schedule()
+        if chunks:
+            outcomes += self._step(chunks)
+        elif self._scheduler.waiting:
+            # Accepted sequences fit alone, so pages must have been lost. Never a hang:
+            outcomes += self._fail([self._scheduler.waiting[0]], "no pages, though nothing runs")
+        self._publish()
+        if outcomes:
+            self._deliver(outcomes)
+
+    def _receive(self, *, wait: bool) -> None:
+        """Takes what has arrived; with `wait`, something or IDLE_S of idleness."""
+        try:
+            sequence = self._inbox.get(block=wait, timeout=IDLE_S)
+            while True:
+                if sequence is not None:
+                    self._jobs[sequence] = Job(sequence, self._parts.text)
+                    self._scheduler.add(sequence)
+                sequence = self._inbox.get_nowait()
+        except queue.Empty:
+            pass
+        if wait:
+            self._account.idle()
+            if not self._jobs and self._unchecked:
+                self._check()
+
+    def _end(self) -> list[Outcome]:
+        """Drops what was cancelled, and tells those past their deadline."""
+        outcomes: list[Outcome] = []
+        for sequence in self._scheduler.ended(time.monotonic()):
+            self._drop(sequence)
+            if not sequence.cancelled:
+                late = RequestError("not finished within its deadline", status=504, kind="timeout_error")
+                outcomes.append((sequence, late))
+        return outcomes
+
+    def _step(self, chunks: list[Chunk]) -> list[Outcome]:
+        began = time.monotonic()
+        for chunk in chunks:
+            chunk.sequence.admitted_at = chunk.sequence.admitted_at or began
+        sampling = [chunk for chunk in chunks if chunk.samples]
+        self._unchecked = True
+        ticket = self._parts.cache.pool.step_begin()
+        try:
+            logits = self._parts.model.forward(_batch(chunks), self._parts.kv)
+            states = [self._jobs[chunk.sequence].sampling for chunk in sampling]
+            sampled = self._sampler.sample(logits, states) if sampling else []
+        except Exception as error:
+            self._account.failed_steps += 1
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= MAX_FAILED_STEPS:
+                raise
+            log.exception("a step over %d sequences failed", len(chunks))
+            return self._fail([chunk.sequence for chunk in chunks], f"a step failed: {type(error).__name__}")
+        finally:
+            self._parts.cache.pool.step_end(ticket)
+        self._failed_in_a_row = 0
+        for chunk in chunks:
+            self._scheduler.advance(chunk)
+        now = time.monotonic()
+        self._account.step(chunks, now - began)
+        return [self._take(chunk.sequence, one, now) for chunk, one in zip(sampling, sampled, strict=True)]
+
+    def _take(self, sequence: Sequence, sampled: Sampled, now: float) -> Outcome:
+        delta = self._jobs[sequence].take(sampled)
+        sequence.first_token_at = sequence.first_token_at or now
+        if delta.finish:
+            self._drop(sequence)
+            self._parts.sink.finished(self._account.finished(sequence, now))
+        return sequence, delta
+
+    def _fail(self, sequences: list[Sequence], reason: str) -> list[Outcome]:
+        for sequence in sequences:
+            self._drop(sequence)
+        log.error("%d sequences failed: %s", len(sequences), reason)
+        return [(sequence, EngineError(reason)) for sequence in sequences]
+
+    def _drop(self, sequence: Sequence) -> None:
+        self._scheduler.remove(sequence)
+        del self._jobs[sequence]
+
+    def _check(self) -> None:
+        """While idle: every page is free or cached, and nothing is held or in flight."""
+        self._unchecked = False
+        stats = self._parts.cache.stats()
+        try:
+            self._parts.cache.check()
+            if stats.in_flight or stats.resident != stats.cached:
+                raise RuntimeError(f"{stats.in_flight} pages in flight, {stats.resident - stats.cached} held by nobody")
+        except RuntimeError as error:
+            self._account.failed_checks += 1
+            log.critical("idle check failed: %s", error)
+
+    def _publish(self) -> None:
+        self._account.publish(self._scheduler, self._parts.cache.stats(), self._parts.cache.false_hits)
+
+
+def _batch(chunks: list[Chunk]) -> StepBatch:
+    return StepBatch.of(
+        [
+            model.Chunk(
+                chunk.sequence.chain.tokens[chunk.start : chunk.start + chunk.count],
+                chunk.start,
+                chunk.sequence.pages,
+                chunk.samples,
+            )
+            for chunk in chunks
+        ]
+    )

@@ -1,0 +1,115 @@
+"""One agent: its engine, the text side of its model, and its event stream, from start to close."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from trunkline.agent.engine.base import Engine
+from trunkline.agent.engine.builtin.engine import BuiltinEngine
+from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+from trunkline.agent.events import EventPublisher
+from trunkline.agent.prepare import Preparer
+from trunkline.agent.settings import AgentSettings
+from trunkline.shared.errors import Overloaded
+from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.wire import WIRE_VERSION, AgentInfo
+
+
+class State(StrEnum):
+    """Where in its life a node is."""
+
+    LOADING = "loading"
+    READY = "ready"
+    CLOSING = "closing"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a node that has loaded serves with."""
+
+    engine: Engine
+    text: TextModel
+    preparer: Preparer
+    events: EventPublisher
+    since: int = field(default_factory=lambda: int(time.time()))
+    """Unix time in seconds."""
+
+
+class Node:
+    """Loads, serves, closes. Used from the event loop."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.state = State.LOADING
+        self.serving: Serving | None = None
+        """None until the node has loaded; still there while it closes."""
+        self._engine: Engine | None = None
+        self._events: EventPublisher | None = None
+
+    async def start(self) -> None:
+        """Loads everything. Raises ConfigError."""
+        text = await asyncio.to_thread(load_tokenizer, self.settings.model)
+        self._engine = engine = BuiltinEngine(self.settings, text, lambda pages: self._open_events(engine, pages))
+        await engine.start()
+        if self._events is None:
+            raise RuntimeError("the engine has started without its event stream")
+        preparer = Preparer(text, engine.model.namespace, self.settings.limits.max_waiting)
+        self.serving = Serving(engine, text, preparer, self._events)
+        if self.state is State.LOADING:
+            self.state = State.READY
+
+    def ready(self) -> Serving:
+        """Raises Overloaded (503) unless requests can be served now."""
+        if self.serving is None or self.state is not State.READY:
+            raise Overloaded(f"this node is {self.state}", retry_after=5.0, status=503)
+        if not self.serving.engine.status().alive:
+            raise Overloaded("the engine has failed: this node must be restarted", retry_after=60.0, status=503)
+        return self.serving
+
+    def drain(self) -> None:
+        """No new requests; those that run go on."""
+        self.state = State.CLOSING
+
+    async def close(self) -> None:
+        """Ends what still runs. Idempotent; also for a node whose `start` has failed."""
+        self.drain()
+        if self.serving is not None:
+            self.serving.preparer.close()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._events is not None:
+            await asyncio.to_thread(self._events.close)
+
+    def info(self) -> AgentInfo:
+        """Who this is, for routers. Raises Overloaded while it is loading."""
+        if self.serving is None:
+            raise Overloaded(f"this node is {self.state}", retry_after=5.0, status=503)
+        engine, events = self.serving.engine, self.serving.events
+        return AgentInfo(
+            version=WIRE_VERSION,
+            node=self.settings.node,
+            epoch=events.epoch,
+            models=(engine.model,),
+            page_tokens=PAGE_TOKENS,
+            text_chunk=TEXT_CHUNK,
+            events=events.events,
+            replay=events.replay,
+            max_running=engine.limits.max_running,
+            pages=engine.pages,
+        )
+
+    def _open_events(self, engine: Engine, pages: int) -> EventPublisher:
+        """In the thread that loads: the engine reports to it from the first page on."""
+        settings = self.settings
+        events = EventPublisher(
+            settings.node,
+            engine.load,
+            max_keys=pages * (1 + MAX_TEXT_KEYS_PER_PAGE),
+            host=settings.host,
+            events_port=settings.events_port,
+            replay_port=settings.replay_port,
+        )
+        events.start()
+        self._events = events
+        return events
