@@ -17,10 +17,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.kernels.core import PrefixIndex
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import (
     DEPTH_BYTES,
@@ -43,9 +43,6 @@ from trunkline.shared.wire import (
     Stored,
 )
 
-if TYPE_CHECKING:
-    from trunkline.kernels.core import PrefixIndex
-
 MAX_PENDING_KEYS = 1 << 18
 """Keys that wait for a batch before `append` folds them: 3 MiB, seconds of the fastest prefill."""
 BATCH_KEYS = 16_384
@@ -67,7 +64,7 @@ class EventLog:
     """
 
     def __init__(
-        self, node: str, epoch: int, mirror: "PrefixIndex", *, clock: Callable[[], float] = time.monotonic
+        self, node: str, epoch: int, mirror: PrefixIndex, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.node = node
         self.epoch = epoch

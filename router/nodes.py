@@ -3,19 +3,16 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import zmq.asyncio
 
+from trunkline.kernels.core import PrefixIndex
 from trunkline.router.node import Node, NodeListener, NodeState
 from trunkline.router.probe import Prober
 from trunkline.router.summaries import SummaryStatus
 from trunkline.router.timing import Timing
 from trunkline.router.watcher import Watcher
 from trunkline.shared.errors import ConfigError
-
-if TYPE_CHECKING:
-    from trunkline.kernels.core import PrefixIndex
 
 __all__ = ["MAX_NODES", "Node", "NodeListener", "NodeState", "Registry", "SummaryStatus", "Timing"]
 
@@ -27,7 +24,7 @@ class Registry:
     """Every node, each watched by tasks of its own. All methods are for the event loop's thread."""
 
     def __init__(
-        self, urls: Sequence[str], index: "PrefixIndex", listener: NodeListener, *, timing: Timing | None = None
+        self, urls: Sequence[str], index: PrefixIndex, listener: NodeListener, *, timing: Timing | None = None
     ) -> None:
         """Raises ConfigError for a URL that is malformed or given twice."""
         self.nodes: tuple[Node, ...] = ()

@@ -1,6 +1,7 @@
 """Asks a node over HTTP what it is and whether it is ready."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class Prober:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line per probe
         # No proxies or credentials from the environment: nodes are asked directly.
         self._client = httpx.AsyncClient(trust_env=False, timeout=timeout_s, follow_redirects=False)
 
@@ -75,10 +77,10 @@ class Prober:
             models = {model.name: model for model in info.models}
             return Probed(ready.ready, ready.reason, info, _stream(info, url), models)
 
-    async def readiness(self, url: str) -> Probed:
-        """Whether an agent is ready; says nothing else. Raises ProbeError."""
+    async def refresh(self, url: str, *, agent: bool) -> Probed:
+        """As `identify`, with one request, for a node that is known: an agent says only whether it is ready."""
         async with _deadline(self._timeout_s):
-            return await self._readiness(url)
+            return await (self._readiness(url) if agent else self._plain(url))
 
     async def _readiness(self, url: str) -> Probed:
         status, body = await self._get(url + "/readyz")

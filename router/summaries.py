@@ -14,8 +14,8 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from trunkline.kernels.core import PrefixIndex
 from trunkline.shared.wire import (
     KEY_BYTES,
     WIRE_VERSION,
@@ -34,9 +34,6 @@ from trunkline.shared.wire import (
     SnapshotRequest,
     Stored,
 )
-
-if TYPE_CHECKING:
-    from trunkline.kernels.core import PrefixIndex
 
 MAX_HELD_BATCHES = 1024
 MAX_HELD_KEYS = 1 << 20
@@ -81,7 +78,7 @@ class Counters:
 class NodeSummary:
     """One node's part of the index. Calls must not overlap; they may come from different threads."""
 
-    def __init__(self, index: "PrefixIndex", node: int) -> None:
+    def __init__(self, index: PrefixIndex, node: int) -> None:
         self.counters = Counters()
         self.epoch: int | None = None
         self.partial = False

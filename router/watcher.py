@@ -4,19 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import zmq.asyncio
 
+from trunkline.kernels.core import PrefixIndex
 from trunkline.router.follower import Follower, Stream, in_thread
 from trunkline.router.node import Node, NodeListener, NodeState
 from trunkline.router.probe import Probed, ProbeError, Prober
-from trunkline.router.summaries import NodeSummary, SummaryStatus
+from trunkline.router.summaries import NodeSummary
 from trunkline.router.timing import Timing, jittered
 from trunkline.shared.wire import Finished, Load
-
-if TYPE_CHECKING:
-    from trunkline.kernels.core import PrefixIndex
 
 _IDENTIFY_EVERY = 10
 """Probes of a ready node from one that asks who it is to the next; the others ask whether it is ready."""
@@ -35,7 +32,7 @@ class Watcher:
     def __init__(
         self,
         node: Node,
-        index: "PrefixIndex",
+        index: PrefixIndex,
         prober: Prober,
         context: zmq.asyncio.Context,
         listener: NodeListener,
@@ -100,16 +97,15 @@ class Watcher:
     async def _probe(self) -> None:
         began = time.monotonic()
         node = self.node
-        follower = node.follower
-        identify = (
-            node.info is None
-            or node.state is not NodeState.READY
-            or self._probes % _IDENTIFY_EVERY == 0
-            or (follower is not None and follower.status is SummaryStatus.STALE)
-        )
+        agent = node.info is not None
+        silent = node.follower is not None and began - node.follower.heard_at > self._timing.probe_s
+        identify = node.state is not NodeState.READY or silent or self._probes % _IDENTIFY_EVERY == 0
         self._probes += 1
         try:
-            probed = await (self._prober.identify(node.url) if identify else self._prober.readiness(node.url))
+            if identify:
+                probed = await self._prober.identify(node.url)
+            else:
+                probed = await self._prober.refresh(node.url, agent=agent)
         except ProbeError as error:
             self._missed(error)
             return
@@ -118,7 +114,7 @@ class Watcher:
         self._slow = 0
         if began - self._failed_at > _FORGIVEN_S:
             self._failures = 0
-        if identify:
+        if identify or not agent:
             await self._identified(probed)
         if not probed.ready:
             self._set(NodeState.UNREADY, probed.reason)
