@@ -24,7 +24,7 @@ from trunkline.agent.http import ClusterSecret, RequestEdge, error_response, rea
 from trunkline.agent.metrics import AgentCollector
 from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.openai import answers, params
-from trunkline.agent.openai.body import ChatBody, CompletionBody, decode
+from trunkline.agent.openai.body import ChatBody, CompletionBody, chat_body, completion_body
 from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
 from trunkline.shared.errors import RequestError, TrunklineError
 from trunkline.shared.names import INFO_PATH
@@ -32,13 +32,13 @@ from trunkline.shared.names import INFO_PATH
 log = logging.getLogger(__name__)
 
 
-def create_app(node: Node, on_start_failure: Callable[[TrunklineError], None]) -> FastAPI:
+def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) -> FastAPI:
     """The ASGI app of one node. The node loads after the app has started, and is not ready until then.
 
-    `on_start_failure` is told when it cannot.
+    `on_started` is called once: with None when the node is ready, or with why it cannot start.
     """
     counts: Counter[tuple[str, int]] = Counter()
-    app = FastAPI(lifespan=lambda _: _lifespan(node, on_start_failure), openapi_url=None)
+    app = FastAPI(lifespan=lambda _: _lifespan(node, on_started), openapi_url=None)
     app.add_middleware(RequestEdge, answers=counts)
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -53,12 +53,12 @@ def _add_generation(app: FastAPI, node: Node) -> None:
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         salt, serving = secret.salt(request), node.ready()
-        return await _generate(request, serving, decode(CompletionBody, await read_body(request)), salt)
+        return await _generate(request, serving, completion_body(await read_body(request)), salt)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         salt, serving = secret.salt(request), node.ready()
-        return await _generate(request, serving, decode(ChatBody, await read_body(request)), salt)
+        return await _generate(request, serving, chat_body(await read_body(request)), salt)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -134,15 +134,17 @@ def _submit(engine: Engine, generations: list[Generation]) -> list[GenerationStr
 
 
 @contextlib.asynccontextmanager
-async def _lifespan(node: Node, on_start_failure: Callable[[TrunklineError], None]) -> AsyncIterator[None]:
+async def _lifespan(node: Node, on_started: Callable[[TrunklineError | None], None]) -> AsyncIterator[None]:
     async def load() -> None:
         try:
             await node.start()
         except TrunklineError as error:
-            on_start_failure(error)
+            on_started(error)
         except Exception as error:
             log.exception("the node cannot start")
-            on_start_failure(TrunklineError(f"the node cannot start: {type(error).__name__}: {error}"))
+            on_started(TrunklineError(f"the node cannot start: {type(error).__name__}: {error}"))
+        else:
+            on_started(None)
 
     loading = asyncio.create_task(load())
     try:

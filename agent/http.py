@@ -67,16 +67,13 @@ class RequestEdge:
 class ClusterSecret:
     """Who may call `/v1/*`, and whose word on the tenant's salt counts."""
 
-    def __init__(self, secret: bytes) -> None:
-        """`secret`: empty if the node belongs to no cluster; then everybody may call, without a salt."""
-        self._secret = secret
-
-    def __repr__(self) -> str:
-        return f"ClusterSecret({'set' if self._secret else 'none'})"
+    def __init__(self, secret: str | None) -> None:
+        """`secret`: None if the node belongs to no cluster; then everybody may call, without a salt."""
+        self._secret = secret.encode() if secret is not None else None
 
     def salt(self, request: Request) -> str:
         """The tenant's salt (hex). Raises RequestError 401 for a caller that does not know the secret."""
-        if not self._secret:
+        if self._secret is None:
             return ""
         given = request.headers.get(HEADER_CLUSTER, "").encode("latin-1")
         if not hmac.compare_digest(given, self._secret):

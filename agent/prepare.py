@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from trunkline.agent.engine.builtin.textkeys import text_keys
+from trunkline.agent.engine.builtin.textkeys import TextKeys
 from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.openai.body import ChatBody, CompletionBody
 from trunkline.shared import canonical
@@ -34,6 +34,7 @@ class Preparer:
 
     def __init__(self, text: TextModel, namespace: Namespace, max_pending: int) -> None:
         self._text = text
+        self._text_keys = TextKeys(text)
         self._namespace = namespace
         self._max_pending = max_pending
         self._pending = 0
@@ -63,8 +64,9 @@ class Preparer:
         prompts = body.prompt if isinstance(body.prompt, list) else [body.prompt]
         if not prompts:
             raise _empty("prompt")
-        if all(isinstance(token, int) for token in prompts):
-            return [self._ids(prompts, "prompt")]
+        ids = [token for token in prompts if isinstance(token, int)]
+        if len(ids) == len(prompts):
+            return [self._ids(ids, "prompt")]
         return [
             self._one(prompt, f"prompt.{i}" if len(prompts) > 1 else "prompt", namespace)
             for i, prompt in enumerate(prompts)
@@ -92,7 +94,7 @@ class Preparer:
 
     def _encoded(self, text: str, framed: Canonical, namespace: Namespace, *, special: bool) -> Prompt:
         encoded = self._text.encode(text, add_special=special)
-        keys, depths = text_keys(namespace, framed, text, encoded)
+        keys, depths = self._text_keys.of_prompt(namespace, framed, text, encoded)
         return Prompt(array("i", encoded.ids), keys, depths)
 
     def _ids(self, ids: list[int], field: str) -> Prompt:

@@ -29,5 +29,5 @@ class AgentSettings:
     threads: int | None = None
     """None: torch's choice."""
     limits: EngineLimits = field(default_factory=EngineLimits)
-    secret: bytes = field(default=b"", repr=False)
-    """Cluster secret; empty: none."""
+    secret: str | None = field(default=None, repr=False)
+    """Cluster secret. None: the node belongs to no cluster."""

@@ -72,23 +72,32 @@ class ChatBody(Body, kw_only=True):
     chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"")
 
 
-_decoders = {kind: msgspec.json.Decoder(kind) for kind in (CompletionBody, ChatBody)}
-_B = TypeVar("_B", CompletionBody, ChatBody)
+_completion = msgspec.json.Decoder(CompletionBody)
+_chat = msgspec.json.Decoder(ChatBody)
+_T = TypeVar("_T")
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
-def decode(kind: type[_B], raw: bytes) -> _B:
+def completion_body(raw: bytes) -> CompletionBody:
     """Raises RequestError with the field at fault."""
+    return _decode(_completion, raw)
+
+
+def chat_body(raw: bytes) -> ChatBody:
+    """Raises RequestError with the field at fault."""
+    return _decode(_chat, raw)
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:
     try:
-        body = _decoders[kind].decode(raw)
+        return decoder.decode(raw)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise RequestError("the body is not valid JSON: nested too deeply") from None
-    return body  # type: ignore[no-any-return]
 
 
 def _wrong_type(message: str) -> RequestError:

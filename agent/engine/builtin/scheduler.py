@@ -7,7 +7,7 @@ never preempted for a younger one, and any accepted sequence fits alone: somebod
 """
 
 from collections import deque
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineLimits
@@ -15,7 +15,8 @@ from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
 from trunkline.shared.names import PAGE_TOKENS
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """Tokens ``[start, start + count)`` of a sequence, computed in one step."""
 
     sequence: Sequence

@@ -1,0 +1,98 @@
+"""`trunkline agent` and `trunkline models`."""
+
+import logging
+import re
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trunkline.agent import models as registry
+from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.models_cli import models, pull_with_progress
+from trunkline.agent.settings import AgentSettings
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.names import AGENT_PORT
+from trunkline.shared.secret import VARIABLE, load_secret
+
+__all__ = ["agent", "models"]
+
+_DEFAULTS = EngineLimits()
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?I?)B?", re.IGNORECASE)
+
+
+def agent(
+    model: Annotated[
+        str, typer.Option(help="Name of a model, folder of safetensors, or GGUF file.")
+    ] = registry.DEFAULT,
+    served_name: Annotated[str, typer.Option(help="Name that requests ask for. [default: the model's]")] = "",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = AGENT_PORT,
+    name: Annotated[str, typer.Option(help="Name of this node. [default: host name and port]")] = "",
+    kv_memory: Annotated[str, typer.Option(help="Memory for the KV cache, for example 512MiB.")] = "512MiB",
+    pages: Annotated[int, typer.Option(min=0, help="KV pages, instead of --kv-memory. 0: as that says.")] = 0,
+    context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and output. 0: the model's.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, max=1024, help="Compute threads. 0: one per core.")] = 0,
+    max_running: Annotated[int, typer.Option(min=1, help="Sequences in a batch.")] = _DEFAULTS.max_running,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Sequences in the queue.")] = _DEFAULTS.max_waiting,
+    step_tokens: Annotated[int, typer.Option(min=2, help="Tokens per step.")] = _DEFAULTS.step_tokens,
+    events_port: Annotated[int, typer.Option(min=0, max=65535, help="Event stream. 0: any free port.")] = 0,
+    replay_port: Annotated[int, typer.Option(min=0, max=65535, help="Replays and snapshots. 0: any.")] = 0,
+    cluster_secret_file: Annotated[
+        Path | None, typer.Option(help=f"Secret that routers prove to know. Also in ${VARIABLE}.")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve a model on this machine, with a prefix cache that routers can follow."""
+    _start_logging(log_level)
+    if step_tokens <= max_running:
+        raise ConfigError(f"--step-tokens: {step_tokens} leaves no room for prefill beside {max_running} sequences")
+    settings = AgentSettings(
+        model=_resolve(model),
+        served_name=served_name or _name_of(model),
+        node=name or f"{socket.gethostname()}:{port}",
+        host=host,
+        port=port,
+        events_port=events_port,
+        replay_port=replay_port,
+        kv_bytes=parse_bytes(kv_memory, "--kv-memory"),
+        pages=pages or None,
+        context=context or None,
+        threads=threads or None,
+        limits=EngineLimits(max_running=max_running, max_waiting=max_waiting, step_tokens=step_tokens),
+        secret=load_secret(cluster_secret_file),
+    )
+    # Imported here: torch takes seconds, and `--help` needs none of it.
+    from trunkline.agent.server import serve
+
+    serve(settings)
+
+
+def parse_bytes(text: str, key: str) -> int:
+    """``512MiB``, ``2GB``, ``1048576``. Raises ConfigError that names `key`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or (size := int(float(match.group(1)) * _UNITS[match.group(2).upper()])) < 1:
+        raise ConfigError(f"{key}: {text!r} is no size in bytes, such as 512MiB or 2GiB")
+    return size
+
+
+def _resolve(model: str) -> Path:
+    """A named model that is not here yet is downloaded."""
+    if model in registry.MODELS and not registry.is_pulled(registry.named(model)):
+        pull_with_progress(model)
+    return registry.resolve(model)
+
+
+def _name_of(model: str) -> str:
+    return model if model in registry.MODELS else Path(model).resolve().name.removesuffix(".gguf")
+
+
+def _start_logging(level: str) -> None:
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise ConfigError(f"--log-level: {level!r} is not one of debug, info, warning, error")
+    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("httpx", "httpcore", "asyncio"):
+        logging.getLogger(chatty).setLevel(max(number, logging.WARNING))

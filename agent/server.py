@@ -1,0 +1,109 @@
+"""The agent process: bind, load, serve, drain."""
+
+import asyncio
+import logging
+import socket
+from types import FrameType
+
+import uvicorn
+import uvloop
+
+from trunkline.agent.app import create_app
+from trunkline.agent.node import Node
+from trunkline.agent.settings import AgentSettings
+from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.shared.names import PAGE_TOKENS
+
+DRAIN_S = 30.0
+"""After SIGTERM running replies may go on for so long; then they end with an error."""
+FLUSH_S = 5
+"""For those errors to reach their clients."""
+BACKLOG = 1024
+
+log = logging.getLogger(__name__)
+
+
+def serve(settings: AgentSettings) -> None:
+    """Serves until SIGTERM or Ctrl-C. Raises ConfigError for what cannot be served."""
+    with _listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as run:
+        run.run(_serve(settings, listener))
+
+
+class Server(uvicorn.Server):
+    """Lets the node refuse new work as soon as a signal comes. A second signal forces the exit."""
+
+    def __init__(self, config: uvicorn.Config, node: Node) -> None:
+        super().__init__(config)
+        self._node = node
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._node.drain()
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        late = asyncio.create_task(self._close_late())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            late.cancel()
+
+    async def _close_late(self) -> None:
+        await asyncio.sleep(DRAIN_S)
+        log.warning("replies still run after %.0f s: they end with an error", DRAIN_S)
+        await self._node.close()
+
+
+async def _serve(settings: AgentSettings, listener: socket.socket) -> None:
+    node = Node(settings)
+    failures: list[TrunklineError] = []
+
+    def started(error: TrunklineError | None) -> None:
+        if error is None:
+            print(_ready_line(node, listener), flush=True)
+        else:
+            failures.append(error)
+            server.should_exit = True
+
+    config = uvicorn.Config(
+        create_app(node, started),
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(DRAIN_S) + FLUSH_S,
+    )
+    server = Server(config, node)
+    await server.serve([listener])
+    if failures:
+        raise failures[0]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bound before anything is loaded, so that a taken port shows at once."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(f"--host: {host!r} is no address: {error.strerror}") from None
+    listener = socket.socket(family, kind, proto)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+    return listener
+
+
+def _ready_line(node: Node, listener: socket.socket) -> str:
+    info = node.info()
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    model = info.models[0]
+    tokens = info.pages * PAGE_TOKENS
+    return (
+        f"{info.node} serves {model.name} on {url}: {info.pages} pages, {tokens} tokens of KV, context {model.context}"
+    )
