@@ -1,0 +1,47 @@
+"""The token ids of one sequence and the page keys over them: hashed once, extended as the sequence grows."""
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+
+from trunkline.agent.cache.entry import PAGE_BYTES, Entry
+from trunkline.kernels.core import hash64, page_chain
+from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.namespace import Namespace
+
+
+class Chain:
+    """Tokens of one sequence, with a key for every full page of them. Used by one thread at a time.
+
+    `tokens` is an `array('i')`; ``keys[i]`` covers ``tokens[16 * i : 16 * i + 16]`` and everything before.
+    `entries` and `texts` are the cache's notes about this chain and are written by `PageCache` only: the verified
+    pages from the first on, and the text keys with their depths by the index of the page that they hang on.
+    """
+
+    __slots__ = ("_seed", "entries", "keys", "namespace", "texts", "tokens")
+
+    def __init__(self, namespace: Namespace, tokens: Sequence[int]) -> None:
+        """Raises OverflowError for a token id that is not an int32."""
+        self.namespace = namespace
+        self.tokens = array("i", tokens)
+        self._seed = hash64(namespace.page_seed_bytes())
+        self.keys: list[int] = memoryview(page_chain(self._seed, self.tokens)).cast("Q").tolist()
+        self.entries: list[Entry] = []
+        self.texts: dict[int, list[tuple[int, int]]] = {}
+
+    def append(self, token: int) -> None:
+        """Adds a token, and a key if it fills a page."""
+        self.tokens.append(token)
+        if len(self.tokens) % PAGE_TOKENS == 0:
+            seed = self.keys[-1] if self.keys else self._seed
+            self.keys.append(int.from_bytes(page_chain(seed, self.tokens[-PAGE_TOKENS:]), "little"))
+
+    def pages(self) -> Iterator[bytes]:
+        """The packed token ids of each full page."""
+        # A copy: an array whose buffer is in use cannot grow.
+        packed = self.tokens[: len(self.keys) * PAGE_TOKENS].tobytes()
+        return (tokens for (tokens,) in struct.iter_unpack(f"{PAGE_BYTES}s", packed))
+
+    def page(self, index: int) -> bytes:
+        """The packed token ids of one full page."""
+        return self.tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS].tobytes()

@@ -1,0 +1,76 @@
+"""Which text keys hang on which resident page.
+
+The same text key can hang on several pages: equal text may settle at different depths, or be rendered into different
+tokens on another day. It is published once, with the depth of the page that has had it longest, until the last of
+them goes.
+"""
+
+from collections.abc import Iterable
+
+from trunkline.agent.cache.entry import Entry
+from trunkline.agent.cache.publisher import Publisher
+from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE
+
+
+class TextKeys:
+    """The text keys of one cache, at most MAX_TEXT_KEYS_PER_PAGE for each page."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        # Pages of each published key with the key's depth there, longest first.
+        self._pages: dict[int, list[tuple[Entry, int]]] = {}
+
+    def attach(self, entry: Entry, texts: Iterable[tuple[int, int]]) -> None:
+        """Hangs (key, depth) pairs of one chain, parents first, on a resident page.
+
+        `entry.texts` has the least recently attached first, and children before parents (who attaches a child
+        attaches its parent): in that order keys give way to newer ones, and go with the page.
+        """
+        depths = dict(texts)
+        before = entry.texts
+        merged = [key for key in before if key not in depths] + list(reversed(depths))
+        entry.texts = tuple(merged[-MAX_TEXT_KEYS_PER_PAGE:])
+        for key in before:
+            if key not in entry.texts:
+                self._drop(key, entry)
+        for key, depth in depths.items():
+            if key in entry.texts and key not in before:
+                self._add(key, entry, depth)
+
+    def detach(self, entry: Entry) -> None:
+        """The page goes, and its text keys with it."""
+        for key in entry.texts:
+            self._drop(key, entry)
+        entry.texts = ()
+
+    def clear(self) -> None:
+        """Forgets every key and says nothing: the whole summary is being cleared."""
+        self._pages.clear()
+
+    def published(self) -> Iterable[int]:
+        """Every key that stands published."""
+        return self._pages.keys()
+
+    def check(self, resident: Iterable[Entry]) -> None:
+        """Raises RuntimeError unless exactly the pages in `resident` have the keys that they say they have."""
+        said = {(key, entry.page) for entry in resident for key in entry.texts}
+        kept = {(key, entry.page) for key, pages in self._pages.items() for entry, _ in pages}
+        if said != kept or not all(self._pages.values()):
+            raise RuntimeError(f"text keys and pages disagree: {sorted(said ^ kept)[:8]}")
+
+    def _add(self, key: int, entry: Entry, depth: int) -> None:
+        pages = self._pages.setdefault(key, [])
+        pages.append((entry, depth))
+        if len(pages) == 1:
+            self._publisher.stored(key, depth)
+
+    def _drop(self, key: int, entry: Entry) -> None:
+        pages = self._pages[key]
+        position = next(position for position, (other, _) in enumerate(pages) if other is entry)
+        _, depth = pages.pop(position)
+        if not pages:
+            del self._pages[key]
+            self._publisher.removed(key)
+        elif position == 0 and pages[0][1] != depth:
+            self._publisher.removed(key)
+            self._publisher.stored(key, pages[0][1])
