@@ -24,7 +24,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 class Prompt(NamedTuple):
     """Token ids of one prompt, and its text keys (u64) with their depths (u32), packed."""
 
-    tokens: array[int]
+    tokens: "array[int]"
     text_keys: bytes = b""
     text_depths: bytes = b""
 

@@ -46,7 +46,7 @@ class Generation:
     """One sequence to continue. `text_keys` (u64) and `text_depths` (u32) are packed; see `textkeys.py`."""
 
     request_id: str
-    tokens: array[int]
+    tokens: "array[int]"
     """Prompt token ids, `array('i')`; at least one."""
     params: SamplingParams
     salt: str = ""
