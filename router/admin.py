@@ -1,0 +1,115 @@
+"""Everything that is not hot: models, health, metrics, the state of the fleet."""
+
+import hmac
+import ipaddress
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+
+from trunkline.router.context import Context
+from trunkline.router.metrics import RouterCollector
+from trunkline.router.nodes import NodeState
+from trunkline.router.summaries import SummaryStatus
+from trunkline.shared.errors import RequestError
+
+
+def api(context: Context) -> FastAPI:
+    """The FastAPI application. Every error has OpenAI's shape."""
+    app = FastAPI(title="Trunkline router", docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = CollectorRegistry()
+    metrics.register(RouterCollector(context))
+
+    def authenticated(request: Request) -> None:
+        authorization = request.headers.get("authorization")
+        context.tenants.authenticate(authorization.encode("latin-1") if authorization is not None else None)
+
+    def privileged(request: Request) -> None:
+        token = context.settings.admin_token
+        if token is not None:
+            given = request.headers.get("authorization", "").encode("latin-1", "replace")
+            if not hmac.compare_digest(given, f"Bearer {token}".encode()):
+                raise RequestError("/admin needs the admin token", status=401, kind="authentication_error")
+        elif request.client is None or not ipaddress.ip_address(request.client.host).is_loopback:
+            raise RequestError("/admin is for clients on this host, unless an admin token is set", status=403)
+
+    @app.exception_handler(RequestError)
+    async def on_request_error(_: Request, error: RequestError) -> JSONResponse:
+        return JSONResponse(error.body(), error.status)
+
+    @app.exception_handler(HTTPException)
+    async def on_http_exception(request: Request, error: HTTPException) -> JSONResponse:
+        shaped = RequestError(f"{request.method} {request.url.path}: {error.detail}", status=error.status_code)
+        return JSONResponse(shaped.body(), error.status_code, error.headers)
+
+    @app.get("/v1/models", dependencies=[Depends(authenticated)])
+    async def models() -> dict[str, object]:
+        return {
+            "object": "list",
+            "data": [
+                {"id": name, "object": "model", "created": 0, "owned_by": "trunkline", "max_model_len": length or None}
+                for name, length in sorted(context.registry.models().items())
+            ],
+        }
+
+    @app.api_route("/v1/completions", methods=["POST"], include_in_schema=False)
+    @app.api_route("/v1/chat/completions", methods=["POST"], include_in_schema=False)
+    async def elsewhere() -> None:
+        """Only reached with an absolute URL in the request line, which is for proxies; other methods get 405."""
+        raise RequestError("send the path alone in the request line: this is not a forward proxy")
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz(response: Response) -> dict[str, object]:
+        """Ready when a node is whose summary is complete, or known to be guesswork."""
+        nodes = context.registry.nodes
+        ready = [
+            node.name for node in nodes if node.state is NodeState.READY and node.summary is not SummaryStatus.SYNCING
+        ]
+        response.status_code = 200 if ready else 503
+        degraded = [node.name for node in nodes if node.name in ready and node.summary is not SummaryStatus.EXACT]
+        return {"status": "ready" if ready else "waiting for a node", "ready": ready, "degraded": degraded}
+
+    @app.get("/metrics")
+    async def scrape() -> Response:
+        return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/admin/nodes", dependencies=[Depends(privileged)])
+    async def nodes() -> dict[str, object]:
+        return view(context)
+
+    return app
+
+
+def view(context: Context) -> dict[str, object]:
+    """JSON of the fleet: nodes with the scheduler's account of each, and the router's own counters."""
+    scheduler, counters, accuracy = context.scheduler, context.counters, context.scheduler.accuracy
+    nodes = []
+    for node, seen in zip(context.registry.nodes, context.registry.view(), strict=True):
+        load = scheduler.load_of(node)
+        placed = {"running": load.running, "pending_tokens": load.pending, "prefill_rate": round(load.prefill_rate, 1)}
+        nodes.append({**seen, "placed": placed})
+    return {
+        "nodes": nodes,
+        "router": {
+            "inflight": counters.inflight,
+            "responses": {str(status): count for status, count in sorted(counters.responses.items())},
+            "retries": counters.retries,
+            "broken_responses": counters.broken,
+            "client_disconnects": counters.disconnects,
+            "prompt_tokens": counters.placed_tokens,
+            "matched_tokens": counters.matched_tokens,
+            "checked": {
+                "requests": accuracy.requests,
+                "prompt_tokens": accuracy.prompt_tokens,
+                "expected_tokens": accuracy.expected_tokens,
+                "cached_tokens": accuracy.real_tokens,
+                "false_promises": accuracy.short,
+            },
+            "claimed_keys": {"burst": scheduler.burst_claims.keys(), "assumed": scheduler.assumed_claims.keys()},
+        },
+    }

@@ -1,0 +1,109 @@
+"""A router: its parts put together, and the FastAPI application around them. The hot endpoints are in `protocol`."""
+
+import functools
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from trunkline.kernels.core import PrefixIndex
+from trunkline.router.admin import api
+from trunkline.router.context import Context
+from trunkline.router.metrics import Counters
+from trunkline.router.nodes import Node, NodeListener, Registry, Timing
+from trunkline.router.protocol import EdgeProtocol
+from trunkline.router.scheduler.scheduler import Scheduler
+from trunkline.router.settings import Settings
+from trunkline.router.tenants import Tenants
+from trunkline.router.ticker import Ticker
+from trunkline.router.upstream import Pools
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.wire import Finished, Load
+
+
+class Router(NodeListener):
+    """Start -> serve -> drain. Everything runs on one event loop."""
+
+    def __init__(self, settings: Settings, tenants: Tenants, *, timing: Timing | None = None) -> None:
+        """Raises ConfigError for bad node URLs."""
+        index = PrefixIndex(max_keys=settings.max_summary_keys)
+        self.context = Context(
+            settings=settings,
+            registry=Registry(settings.nodes, index, self, timing=timing),
+            scheduler=Scheduler(index, settings.scheduler),
+            tenants=tenants,
+            pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
+            ticker=Ticker(),
+            counters=Counters(),
+        )
+
+    def server(self) -> uvicorn.Server:
+        """A uvicorn server that speaks for this router; give it the socket of `bind`."""
+        deadlines = self.context.settings.deadlines
+        return uvicorn.Server(
+            uvicorn.Config(
+                self.app(),
+                http=functools.partial(EdgeProtocol, context=self.context),  # type: ignore[arg-type]
+                ws="none",
+                loop="uvloop",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=int(deadlines.drain),
+                backlog=4096,
+            )
+        )
+
+    def app(self) -> FastAPI:
+        app = api(self.context)
+        app.router.lifespan_context = self._lifespan
+        return app
+
+    def on_load(self, node: Node, load: Load) -> None:
+        self.context.scheduler.on_load(node, load)
+
+    def on_finished(self, node: Node, finished: Finished) -> None:
+        self.context.scheduler.on_finished(node, finished)
+
+    def on_void(self, node: Node) -> None:
+        self.context.scheduler.on_void(node)
+        self.context.pools.drop(node)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        context = self.context
+        context.ticker.start()
+        await context.registry.start()
+        try:
+            yield
+        finally:
+            # Responses that outlived the drain deadline end with an error, not in silence.
+            context.ticker.abandon()
+            await context.registry.close()
+            await context.ticker.close()
+            await context.pools.close()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ConfigError if the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"--host {host} cannot be used: {error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"port {port} on {host} cannot be had: {error.strerror}; choose another with --port"
+        ) from None
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,24 @@
+"""What every request uses: the parts of one router."""
+
+from dataclasses import dataclass
+
+from trunkline.router.metrics import Counters
+from trunkline.router.nodes import Registry
+from trunkline.router.scheduler.scheduler import Scheduler
+from trunkline.router.settings import Settings
+from trunkline.router.tenants import Tenants
+from trunkline.router.ticker import Ticker
+from trunkline.router.upstream import Pools
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Shared by all connections of a router; used on the event loop only."""
+
+    settings: Settings
+    registry: Registry
+    scheduler: Scheduler
+    tenants: Tenants
+    pools: Pools
+    ticker: Ticker
+    counters: Counters

@@ -1,0 +1,274 @@
+"""One request of a hot endpoint and its response, on the client's side. It stands where uvicorn has a request cycle."""
+
+import http
+import itertools
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from trunkline.router.body import Prompt
+from trunkline.router.context import Context
+from trunkline.router.relay import Relay
+from trunkline.router.scheduler.placement import Choice
+from trunkline.router.tenants import Tenant
+from trunkline.router.upstream import Headers
+from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.names import HEADER_MATCHED, HEADER_NODE, HEADER_REQUEST_ID
+
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"te",
+        b"upgrade",
+    )
+)
+_REQUEST_ID = HEADER_REQUEST_ID.encode()
+_REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect", _REQUEST_ID}
+"""The body arrives as a whole and leaves with a length: its framing is ours."""
+_RESPONSE_DROP = _HOP_BY_HOP | {_REQUEST_ID}
+"""Framing of a response passes through, for its body does."""
+_OURS = b"x-trunkline-"
+_PLAIN_CONNECTION = frozenset((b"close", b"keep-alive"))
+_MAX_REQUEST_ID = 128
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+_ids = map((os.urandom(8).hex() + "-%x").__mod__, itertools.count(1))
+
+
+class Edge(Protocol):
+    """The client's connection."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def finished(self, exchange: "Exchange", keep_alive: bool) -> None:
+        """The response is written as a whole; without `keep_alive` the connection ends after it."""
+
+
+class Exchange:
+    """Collects a request, has it placed and relayed, writes the response. Is the relay's `Client`."""
+
+    __slots__ = (
+        "_body",
+        "_complete",
+        "_context",
+        "_edge",
+        "_error",
+        "_expects",
+        "_head",
+        "_read",
+        "_size",
+        "_target",
+        "_tenant",
+        "_turn",
+        "disconnected",
+        "keep_alive",
+        "relay",
+        "request_id",
+        "response_complete",
+        "unframed",
+    )
+
+    def __init__(
+        self,
+        context: Context,
+        edge: Edge,
+        read: Callable[[bytes], Prompt],
+        target: bytes,
+        headers: Headers,
+        *,
+        expects: bool,
+        keep_alive: bool,
+        unframed: bool,
+    ) -> None:
+        self._context = context
+        self._edge = edge
+        self._read = read
+        self._target = target
+        self._head = headers
+        self._expects = expects
+        """The client waits for `100 Continue` before it sends the body."""
+        self._body: list[bytes] = []
+        self._size = 0
+        self._complete = False
+        self._turn = False
+        """Whether the responses before it on this connection are written."""
+        self._error: RequestError | None = None
+        self._tenant: Tenant | None = None
+        self.relay: Relay | None = None
+        self.keep_alive = keep_alive
+        self.unframed = unframed
+        self.disconnected = False
+        self.response_complete = False
+        self.request_id = ""
+        context.counters.inflight += 1
+        try:
+            self._admit(headers)
+        except RequestError as error:
+            self._error = error
+
+    @property
+    def reading(self) -> bool:
+        """Whether the request's body is still wanted."""
+        return not (self._complete or self._error or self.response_complete)
+
+    def begin(self) -> None:
+        """Its turn on the connection has come."""
+        self._turn = True
+        if self._error is not None:
+            self.refuse(self._error)
+        elif self._complete:
+            self._dispatch()
+        elif self._expects and not self._body:
+            self._edge.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, data: bytes) -> None:
+        if not self.reading:
+            return
+        self._body.append(data)
+        self._size += len(data)
+        if self._size > self._context.settings.max_body_bytes:
+            self.fail(self._too_large())
+
+    def on_complete(self) -> None:
+        if self.reading:
+            self._complete = True
+            if self._turn:
+                self._dispatch()
+
+    def fail(self, error: RequestError) -> None:
+        """The request will not be served; answered when its turn comes."""
+        self._error = error
+        self._body.clear()
+        if self._turn and not self.response_complete:
+            self.refuse(error)
+
+    def disconnect(self) -> None:
+        """The client is gone."""
+        self.disconnected = True
+        if not self.response_complete:
+            if self.relay is not None:
+                self.relay.cancel()
+            self._finish()
+
+    # The relay's client.
+
+    def request_head(self, authority: bytes, size: int) -> bytes:
+        drop = _REQUEST_DROP
+        out = [b"POST ", self._target, b" HTTP/1.1\r\nhost: ", authority, b"\r\n"]
+        for name, value in self._head:
+            if name == b"connection" and value.lower() not in _PLAIN_CONNECTION:
+                drop = drop | {token.strip().lower() for token in value.split(b",")}
+        tenant = self._tenant
+        for name, value in self._head:
+            if name in drop or name.startswith(_OURS):
+                continue
+            if name == b"authorization" and tenant is not None and not tenant.forwards_credentials:
+                continue
+            out += (name, b": ", value, b"\r\n")
+        if tenant is not None:
+            out.append(tenant.headers)
+        if self.unframed:
+            out.append(b"connection: close\r\n")
+        out.append(b"%b: %b\r\ncontent-length: %d\r\n\r\n" % (_REQUEST_ID, self.request_id.encode(), size))
+        return b"".join(out)
+
+    def write_head(self, status: int, headers: Headers, choice: Choice, until_eof: bool, body: bytes) -> None:
+        if until_eof or self.unframed:
+            self.keep_alive = False
+        self._context.counters.responded(status)
+        out = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        for name, value in headers:
+            if name in _RESPONSE_DROP or name.startswith(_OURS) or (self.unframed and name == b"transfer-encoding"):
+                continue
+            out += (name, b": ", value, b"\r\n")
+        out.append(
+            f"{HEADER_NODE}: {choice.node.name}\r\n{HEADER_MATCHED}: {choice.matched}\r\n"
+            f"{HEADER_REQUEST_ID}: {self.request_id}\r\n".encode()
+        )
+        out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        out.append(body)
+        self._edge.send(b"".join(out))
+
+    def write(self, data: bytes) -> None:
+        self._edge.send(data)
+
+    def end(self) -> None:
+        self._finish()
+        self._edge.finished(self, self.keep_alive)
+
+    def break_off(self) -> None:
+        self._finish()
+        self._edge.finished(self, keep_alive=False)
+
+    def refuse(self, error: RequestError) -> None:
+        self._context.counters.responded(error.status)
+        if error.status in (408, 413) or (self._expects and not self._complete):
+            self.keep_alive = False  # The rest of the body may never come, or be too long to wait for.
+        body = msgspec.json.encode(error.body())
+        retry = f"retry-after: {error.retry_after:.0f}\r\n" if isinstance(error, Overloaded) else ""
+        close = "" if self.keep_alive else "connection: close\r\n"
+        phrase = http.HTTPStatus(error.status).phrase
+        self._edge.send(
+            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"{HEADER_REQUEST_ID}: {self.request_id}\r\n{retry}{close}\r\n".encode()
+            + body
+        )
+        self._finish()
+        self._edge.finished(self, self.keep_alive)
+
+    # Own steps.
+
+    def _admit(self, headers: Headers) -> None:
+        """What can be said before the body is there. Raises RequestError."""
+        context = self._context
+        authorization = None
+        for name, value in headers:
+            if name == b"authorization":
+                authorization = value
+            elif name == _REQUEST_ID and len(value) <= _MAX_REQUEST_ID and value.isascii():
+                self.request_id = value.decode()
+            elif name == b"content-length" and int(value) > context.settings.max_body_bytes:
+                self._error = self._too_large()
+        self.request_id = self.request_id or next(_ids)
+        if self._error is not None:
+            raise self._error
+        self._tenant = context.tenants.authenticate(authorization)
+        if context.counters.inflight > context.settings.max_inflight:
+            raise Overloaded(f"{context.settings.max_inflight} requests are in flight already", retry_after=1.0)
+
+    def _dispatch(self) -> None:
+        context = self._context
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        try:
+            prompt = self._read(body)
+            candidates = context.registry.candidates(prompt.model)
+            if not candidates:
+                raise self._nobody(prompt.model)
+        except RequestError as error:
+            self.refuse(error)
+            return
+        tenant = self._tenant
+        placement = context.scheduler.place(prompt, tenant.salt if tenant is not None else "", candidates)
+        self.relay = Relay(context, self, placement, body)
+        self.relay.start()
+
+    def _nobody(self, model: str) -> RequestError:
+        if self._context.registry.knows(model):
+            return Overloaded(f"no node that serves {model!r} is ready", retry_after=1.0, status=503)
+        return RequestError(f"model {model!r} is not served here", status=404, param="model", kind="not_found_error")
+
+    def _too_large(self) -> RequestError:
+        return RequestError(f"body is over the limit of {self._context.settings.max_body_bytes} bytes", status=413)
+
+    def _finish(self) -> None:
+        self.response_complete = True
+        self.relay = None
+        self._body.clear()
+        self._context.counters.inflight -= 1

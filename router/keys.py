@@ -1,0 +1,79 @@
+"""Key chains of a prompt: what the index is asked for."""
+
+from array import array
+
+from trunkline.kernels.core import hash64, page_chain, text_chain
+from trunkline.router.body import Prompt
+from trunkline.shared.canonical import Canonical
+from trunkline.shared.names import PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.namespace import Namespace
+
+_MAX_SEEDS = 4096
+
+
+class Seeds:
+    """First seeds of chains by namespace and salt: hashed once, not once per request."""
+
+    def __init__(self) -> None:
+        self._seeds: dict[tuple[Namespace, str, bool], int] = {}
+
+    def get(self, namespace: Namespace, salt: str, text: bool) -> int:
+        key = (namespace, salt, text)
+        seed = self._seeds.get(key)
+        if seed is None:
+            salted = namespace.salted(salt)
+            seed = hash64(salted.text_seed_bytes() if text else salted.page_seed_bytes())
+            if len(self._seeds) >= _MAX_SEEDS:
+                self._seeds.clear()
+            self._seeds[key] = seed
+        return seed
+
+
+class PromptKeys:
+    """The chains of one prompt, one per namespace among the candidates, and what they weigh in tokens.
+
+    Tokens of text are estimated from its bytes; `bytes_per_token` is what was learned about the model.
+    """
+
+    __slots__ = ("_bytes_per_token", "_content", "_salt", "_seeds", "text_bytes", "tokens")
+
+    def __init__(self, prompt: Prompt, salt: str, seeds: Seeds, bytes_per_token: float) -> None:
+        content = prompt.content
+        self._content = content
+        self._salt = salt
+        self._seeds = seeds
+        self._bytes_per_token = bytes_per_token
+        if isinstance(content, Canonical):
+            self.text_bytes = sum(map(len, content.segments)) - sum(content.headers)
+            """Bytes of text in UTF-8; 0 for token ids."""
+            self.tokens = max(1, int(self.text_bytes / bytes_per_token))
+            """Of the whole prompt; exact for token ids."""
+        else:
+            self.text_bytes = 0
+            self.tokens = len(content)
+
+    def chain(self, namespace: Namespace) -> bytes:
+        """Packed u64 keys in order."""
+        content = self._content
+        if isinstance(content, array):
+            return page_chain(self._seeds.get(namespace, self._salt, text=False), content)
+        seed = self._seeds.get(namespace, self._salt, text=True)
+        return text_chain(seed, content.segments, TEXT_CHUNK, content.closed)
+
+    def tokens_at(self, count: int) -> int:
+        """Tokens that the first `count` keys cover."""
+        content = self._content
+        if isinstance(content, array):
+            return min(count * PAGE_TOKENS, self.tokens)
+        covered = 0
+        for segment, header in zip(content.segments, content.headers, strict=True):
+            size = len(segment)
+            keys = -(-size // TEXT_CHUNK) if content.closed else size // TEXT_CHUNK
+            if count < keys:
+                covered += max(0, count * TEXT_CHUNK - header)
+                break
+            covered += size - header if content.closed else max(0, keys * TEXT_CHUNK - header)
+            count -= keys
+            if not count:
+                break
+        return min(int(covered / self._bytes_per_token), self.tokens)

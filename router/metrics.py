@@ -1,0 +1,137 @@
+"""Counts on the hot path as plain numbers; turned into Prometheus metrics when they are scraped."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from trunkline.router.summaries import SummaryStatus
+
+if TYPE_CHECKING:
+    from trunkline.router.context import Context
+
+FIRST_BYTE_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class Counters:
+    """Since the start. Used on the event loop only."""
+
+    __slots__ = (
+        "_first_byte",
+        "_first_byte_sum",
+        "broken",
+        "disconnects",
+        "inflight",
+        "matched_tokens",
+        "placed_tokens",
+        "responses",
+        "retries",
+    )
+
+    def __init__(self) -> None:
+        self.inflight = 0
+        """Requests begun and not answered."""
+        self.responses: dict[int, int] = {}
+        """By HTTP status."""
+        self.retries = 0
+        """Tries that moved on to another node."""
+        self.broken = 0
+        """Responses that a node did not complete."""
+        self.disconnects = 0
+        """Clients that left before their response was complete."""
+        self.placed_tokens = 0
+        """Of prompts whose response began, estimated."""
+        self.matched_tokens = 0
+        """Of these, expected in the chosen node's cache."""
+        self._first_byte = [0] * (len(FIRST_BYTE_BOUNDS) + 1)
+        self._first_byte_sum = 0.0
+
+    def began(self, seconds: float, matched: int, tokens: int) -> None:
+        """A response began so long after the request was complete."""
+        self._first_byte[bisect_left(FIRST_BYTE_BOUNDS, seconds)] += 1
+        self._first_byte_sum += seconds
+        self.matched_tokens += matched
+        self.placed_tokens += tokens
+
+    def responded(self, status: int) -> None:
+        self.responses[status] = self.responses.get(status, 0) + 1
+
+    def first_byte(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative buckets and sum, as Prometheus wants them."""
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, FIRST_BYTE_BOUNDS), "+Inf"), self._first_byte, strict=True):
+            total += count
+            buckets.append((bound, total))
+        return buckets, self._first_byte_sum
+
+
+class RouterCollector(Collector):
+    """Reads everything from a context at scrape time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def collect(self) -> Iterator[Metric]:
+        context = self._context
+        counters, scheduler = context.counters, context.scheduler
+        yield GaugeMetricFamily("trunkline_router_inflight", "Requests begun and not answered.", counters.inflight)
+        responses = CounterMetricFamily("trunkline_router_responses", "Responses by HTTP status.", labels=["status"])
+        for status, count in sorted(counters.responses.items()):
+            responses.add_metric([str(status)], count)
+        yield responses
+        accuracy = scheduler.accuracy
+        for name, text, count in (
+            ("retries", "Tries that moved on to another node.", counters.retries),
+            ("broken_responses", "Responses that a node did not complete.", counters.broken),
+            ("client_disconnects", "Clients that left before their response was complete.", counters.disconnects),
+            ("prompt_tokens", "Prompt tokens of placed requests, estimated.", counters.placed_tokens),
+            ("matched_tokens", "Of these, expected in the chosen node's cache.", counters.matched_tokens),
+            (
+                "checked_expected_tokens",
+                "Expected to be cached, of requests that nodes reported.",
+                accuracy.expected_tokens,
+            ),
+            ("checked_cached_tokens", "Really cached, of requests that nodes reported.", accuracy.real_tokens),
+            ("false_promises", "Requests that found under three quarters of what was expected.", accuracy.short),
+        ):
+            yield CounterMetricFamily(f"trunkline_router_{name}", text, count)
+        buckets, total = counters.first_byte()
+        first_byte = HistogramMetricFamily(
+            "trunkline_router_first_byte_seconds", "From complete request to first byte."
+        )
+        first_byte.add_metric([], buckets, total)
+        yield first_byte
+        claims = GaugeMetricFamily("trunkline_router_claimed_keys", "Keys claimed for nodes.", labels=["kind"])
+        claims.add_metric(["burst"], scheduler.burst_claims.keys())
+        claims.add_metric(["assumed"], scheduler.assumed_claims.keys())
+        yield claims
+        yield from self._nodes()
+
+    def _nodes(self) -> Iterator[Metric]:
+        scheduler = self._context.scheduler
+        state = GaugeMetricFamily(
+            "trunkline_router_node_state", "1 for the state a node is in.", labels=["node", "state"]
+        )
+        summary = GaugeMetricFamily(
+            "trunkline_router_node_summary", "1 for the status of a node's summary.", labels=["node", "status"]
+        )
+        degraded = GaugeMetricFamily(
+            "trunkline_router_node_degraded", "1 if a node's summary is not exact.", labels=["node"]
+        )
+        running = GaugeMetricFamily("trunkline_router_node_running", "Requests placed on a node.", labels=["node"])
+        pending = GaugeMetricFamily(
+            "trunkline_router_node_pending_tokens", "Uncached tokens placed and not answered.", labels=["node"]
+        )
+        for node in self._context.registry.nodes:
+            state.add_metric([node.name, node.state], 1)
+            summary.add_metric([node.name, node.summary], 1)
+            degraded.add_metric([node.name], node.summary is not SummaryStatus.EXACT)
+            load = scheduler.load_of(node)
+            running.add_metric([node.name], load.running)
+            pending.add_metric([node.name], load.pending)
+        yield from (state, summary, degraded, running, pending)

@@ -1,0 +1,251 @@
+"""The client's connection: uvicorn's protocol, with the two hot endpoints handled below ASGI.
+
+A request for a hot endpoint becomes an `Exchange` where uvicorn would make a request cycle with a scope and a task;
+everything else goes its usual way to FastAPI. Both kinds keep their order on a connection: `pipeline` holds requests
+whose turn has not come.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from trunkline.router.body import Prompt, read_chat, read_completion
+from trunkline.router.context import Context
+from trunkline.router.exchange import Exchange
+from trunkline.shared.errors import RequestError
+
+log = logging.getLogger("trunkline.router.protocol")
+
+HOT: dict[bytes, Callable[[bytes], Prompt]] = {
+    b"/v1/completions": read_completion,
+    b"/v1/chat/completions": read_chat,
+}
+_NEVER = float("inf")
+
+
+class EdgeProtocol(HttpToolsProtocol):
+    """One connection. Is watched by the ticker: `deadline` is for the next thing that the client must do."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        context: Context,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._context = context
+        self._deadlines = context.settings.deadlines
+        self._front: Any = None
+        """What is being answered: an `Exchange` or uvicorn's cycle."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._deaf = False
+        """Nothing more is read as HTTP: the connection ends once what is under way is written."""
+        self.deadline = self.loop.time() + self._deadlines.head
+
+    # Connection.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._context.ticker.watch(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._context.ticker.forget(self)
+        waiting = [self._front, *(cycle for cycle, _ in self.pipeline), self.cycle]
+        for exchange in {one for one in waiting if isinstance(one, Exchange)}:
+            exchange.disconnect()
+        self.pipeline.clear()
+        self.cycle = None if isinstance(self._front, Exchange) else self._front  # type: ignore[assignment]
+        super().connection_lost(exc)
+        self.cycle = self._front = None  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        in_head = self._in_head
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            log.error("a request failed in the router itself", exc_info=error.__context__)
+            self._reject(RequestError("the router failed on this request", status=500, kind="internal_error"))
+        except httptools.HttpParserError as error:
+            self._reject(RequestError(f"not a valid HTTP request: {error}"))
+        except httptools.HttpParserUpgrade:
+            self._reject(RequestError("this server upgrades to no other protocol"))
+        else:
+            if in_head and self._in_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > self._context.settings.max_head_bytes:
+                    limit = self._context.settings.max_head_bytes
+                    self._reject(RequestError(f"headers are over the limit of {limit} bytes", status=431))
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if isinstance(self._front, Exchange) and self._front.relay is not None:
+            self._front.relay.pause()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._front is None:
+            self._advance()
+        elif isinstance(self._front, Exchange) and self._front.relay is not None:
+            self._front.relay.resume()
+
+    def expire(self) -> None:
+        """The client did not do in time what it had to."""
+        if self.transport.is_closing() or self._deaf:
+            self.transport.abort()
+            return
+        cycle = self.cycle
+        if isinstance(cycle, Exchange) and cycle.reading:
+            self.deadline = _NEVER
+            cycle.fail(RequestError(f"the body did not arrive within {self._deadlines.body} s", status=408))
+        else:
+            self._close()
+
+    def abandon(self) -> None:
+        """The router stops: what is under way ends itself, as a relay or with uvicorn's tasks."""
+        if self._front is None:
+            self._close()
+
+    # Parser callbacks.
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._in_head = True
+        self._head_bytes = 0
+        if self._front is None:
+            self.deadline = self.loop.time() + self._deadlines.head
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        parser = self.parser
+        read = HOT.get(self.url.partition(b"?")[0]) if parser.get_method() == b"POST" else None
+        if read is None:
+            self._hand_over()
+            return
+        old = parser.get_http_version() == "1.0"
+        exchange = Exchange(
+            self._context,
+            self,
+            read,
+            self.url,
+            self.headers,
+            expects=self.expect_100_continue and not old,
+            keep_alive=not old and parser.should_keep_alive(),
+            unframed=old,
+        )
+        self.cycle = exchange  # type: ignore[assignment]
+        if self._front is None and not self.flow.write_paused:
+            self._start_asgi_task(exchange, None)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
+
+    def on_body(self, body: bytes) -> None:
+        if isinstance(self.cycle, Exchange):
+            self.cycle.on_body(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if isinstance(self.cycle, Exchange):
+            if self.cycle is self._front:
+                self.deadline = _NEVER
+            self.cycle.on_complete()
+        else:
+            super().on_message_complete()
+
+    # For exchanges and cycles.
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def finished(self, exchange: Exchange, keep_alive: bool) -> None:
+        """The exchange's response is written."""
+        if keep_alive and not self._deaf:
+            self.on_response_complete()
+        else:
+            self.server_state.total_requests += 1
+            self._close()
+
+    def on_response_complete(self) -> None:
+        """Like uvicorn's, for exchanges as well, and with the ticker in place of a timer per response."""
+        self.server_state.total_requests += 1
+        self._front = None
+        if self.transport.is_closing():
+            return
+        if self._deaf:
+            self._close()
+            return
+        if self.flow.write_paused:  # The next response would add to what the client does not read.
+            self.deadline = self.loop.time() + self._deadlines.stalled_client
+        else:
+            self._advance()
+
+    def _advance(self) -> None:
+        """The next request's turn, if there is one already."""
+        self.flow.resume_reading()
+        self.deadline = self.loop.time() + self._deadlines.keep_alive
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._front = cycle
+        if isinstance(cycle, Exchange):
+            self.deadline = self.loop.time() + self._deadlines.body if cycle.reading else _NEVER
+            cycle.begin()
+        else:
+            self.deadline = _NEVER
+            super()._start_asgi_task(cycle, app)
+
+    # Ends.
+
+    def _hand_over(self) -> None:
+        """Not a hot endpoint: uvicorn makes scope, cycle and task."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = expects
+        super().on_headers_complete()
+
+    def _reject(self, error: RequestError) -> None:
+        """The input makes no sense any more: what is under way is finished, then the connection ends."""
+        self._deaf = True
+        front = self._front
+        if isinstance(front, Exchange) and front.relay is None:
+            front.keep_alive = False
+            front.fail(error)
+        elif front is not None:
+            front.keep_alive = False
+        else:
+            body = msgspec.json.encode(error.body())
+            self.transport.write(
+                b"HTTP/1.1 %d Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%b" % (error.status, len(body), body)
+            )
+            self._close()
+
+    def _close(self) -> None:
+        """Ends the connection so that the client can read what was written even while it is still sending."""
+        self._deaf = True
+        self.flow.resume_reading()
+        unread = self.transport.get_write_buffer_size() > 0
+        self.deadline = self.loop.time() + (self._deadlines.stalled_client if unread else self._deadlines.linger)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()

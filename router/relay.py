@@ -1,0 +1,257 @@
+"""Carries one request to a node and its response back, trying the next-ranked node while nothing has come back."""
+
+import asyncio
+import logging
+from time import perf_counter
+from typing import Protocol
+
+import msgspec
+
+from trunkline.router.context import Context
+from trunkline.router.scheduler.placement import Choice, Placement
+from trunkline.router.scheduler.scheduler import Ticket
+from trunkline.router.upstream import Connection, Headers, NodeFailure, UnframedConnection
+from trunkline.shared.errors import Overloaded, RequestError
+
+log = logging.getLogger("trunkline.router.relay")
+
+MOVE_ON = frozenset((429, 502, 503))
+"""Statuses of a node that has no room or no engine now: another one may have. The last one's answer stands."""
+_NEVER = float("inf")
+
+
+class Client(Protocol):
+    """Where the response goes. `unframed`: the client speaks HTTP/1.0 and knows no chunks."""
+
+    request_id: str
+    unframed: bool
+
+    def request_head(self, authority: bytes, size: int) -> bytes:
+        """The head of the request to a node, for a body of `size` bytes."""
+
+    def write_head(self, status: int, headers: Headers, choice: Choice, until_eof: bool, body: bytes) -> None:
+        """`until_eof`: the body ends with the connection."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self) -> None:
+        """The response is complete."""
+
+    def break_off(self) -> None:
+        """The response cannot be completed: the connection ends short of its framing, so that the client notices."""
+
+    def refuse(self, error: RequestError) -> None:
+        """Answers with an error; nothing was written yet."""
+
+
+class Relay:
+    """One request under way. Ends with exactly one of the client's last three methods, or with `cancel`.
+
+    Used on the event loop only.
+    """
+
+    __slots__ = (
+        "_body",
+        "_choice",
+        "_client",
+        "_connection",
+        "_context",
+        "_done",
+        "_headers",
+        "_paused",
+        "_placement",
+        "_started",
+        "_ticket",
+        "_time",
+        "_try",
+        "deadline",
+    )
+
+    def __init__(self, context: Context, client: Client, placement: Placement, body: bytes) -> None:
+        self._context = context
+        self._client = client
+        self._placement = placement
+        self._body = body
+        """Kept until the response begins."""
+        self._try = 0
+        self._choice = placement.choices[0]
+        self._ticket: Ticket | None = None
+        self._connection: Connection | None = None
+        self._headers: Headers | None = None
+        """Of the response, once it began."""
+        self._started = perf_counter()
+        self._time = asyncio.get_running_loop().time
+        self._paused = False
+        self._done = False
+        self.deadline = _NEVER
+
+    def start(self) -> None:
+        self._context.ticker.watch(self)
+        self._begin(self._choice)
+
+    def cancel(self) -> None:
+        """The client is gone."""
+        self._context.counters.disconnects += 1
+        self._close()
+
+    def abandon(self) -> None:
+        """The router stops."""
+        if self._headers is not None:
+            self._end_with_error(NodeFailure("the router is shutting down"))
+        else:
+            self._refuse(Overloaded("the router is shutting down", retry_after=1.0, status=503))
+
+    def pause(self) -> None:
+        """The client reads more slowly than the node writes."""
+        self._paused = True
+        self._await(self._context.settings.deadlines.stalled_client)
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._await(self._context.settings.deadlines.idle)
+        if self._connection is not None:
+            self._connection.resume()
+
+    def expire(self) -> None:
+        """A deadline has passed."""
+        if self._paused:
+            self._close()
+            self._client.break_off()
+            return
+        what = "did not begin to respond in time" if self._headers is None else "stalled in the middle of its response"
+        if self._connection is not None:
+            self._connection.abort()
+        self.on_failure(NodeFailure(what, timeout=True))
+
+    # What the connection to the node says.
+
+    def on_connected(self, connection: Connection) -> None:
+        if self._done:
+            connection.unused()
+        else:
+            self._send(connection)
+
+    def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
+        context, choice = self._context, self._choice
+        if status in MOVE_ON and self._has_next():
+            if self._connection is not None:
+                self._connection.abort()
+            self._move_on(f"answered {status}")
+            return
+        self._headers = headers
+        self._body = b""
+        if self._ticket is not None:
+            context.scheduler.begin(self._ticket)
+        context.counters.began(perf_counter() - self._started, choice.matched, self._placement.tokens)
+        self._await(context.settings.deadlines.idle)
+        self._client.write_head(status, headers, choice, until_eof, body)
+
+    def on_data(self, data: bytes) -> None:
+        if not self._paused:
+            self.deadline = self._time() + self._context.settings.deadlines.idle
+        self._client.write(data)
+
+    def on_end(self) -> None:
+        if self._paused and self._connection is not None:
+            self._connection.resume()  # It serves the next request from the pool.
+        self._connection = None
+        self._close()
+        self._client.end()
+
+    def on_failure(self, failure: NodeFailure) -> None:
+        if self._done:
+            return
+        context, choice = self._context, self._choice
+        if self._headers is not None:
+            log.warning("request %s: node %s: %s", self._client.request_id, choice.node.name, failure)
+            context.counters.broken += 1
+            self._end_with_error(failure)
+            return
+        if failure.stale:
+            self._settle()
+            self._begin(choice)
+            return
+        context.registry.mark_failed(choice.node, str(failure))
+        if failure.refused:
+            context.scheduler.forget(choice.node)
+        if self._has_next():
+            self._move_on(str(failure))
+        else:
+            status = 504 if failure.timeout else 502
+            self._refuse(RequestError(f"node {choice.node.name}: {failure}", status=status, kind="upstream_error"))
+
+    # Tries.
+
+    def _has_next(self) -> bool:
+        return self._try + 1 < min(len(self._placement.choices), self._context.settings.max_tries)
+
+    def _move_on(self, reason: str) -> None:
+        self._context.counters.retries += 1
+        log.warning("request %s: node %s: %s; trying the next", self._client.request_id, self._choice.node.name, reason)
+        self._settle()
+        self._try += 1
+        self._begin(self._placement.choices[self._try])
+
+    def _begin(self, choice: Choice) -> None:
+        """Tries a node over a connection that is idle, or a new one."""
+        client, context = self._client, self._context
+        self._choice = choice
+        self._connection = None
+        self._ticket = context.scheduler.start(choice, self._placement, client.request_id)
+        pool = context.pools.of(choice.node)
+        connection = None if client.unframed else pool.take()
+        if connection is not None:
+            self._send(connection)
+        else:
+            self.deadline = _NEVER  # Connecting has a deadline of its own.
+            pool.connect(self, UnframedConnection if client.unframed else Connection)
+
+    def _send(self, connection: Connection) -> None:
+        self._connection = connection
+        self._await(self._context.settings.deadlines.first_byte)
+        authority = self._context.pools.of(self._choice.node).authority
+        connection.send(self, self._client.request_head(authority, len(self._body)), self._body)
+
+    def _await(self, seconds: float) -> None:
+        self.deadline = self._time() + seconds
+
+    # Ends.
+
+    def _refuse(self, error: RequestError) -> None:
+        self._close()
+        self._client.refuse(error)
+
+    def _end_with_error(self, failure: NodeFailure) -> None:
+        """The response began: an event stream ends with an error event if its framing allows, else it breaks off."""
+        tail = None
+        if self._connection is not None and self._is_stream():
+            error = RequestError(f"node {self._choice.node.name}: {failure}", status=502, kind="upstream_error")
+            tail = self._connection.framed_end(b"data: " + msgspec.json.encode(error.body()) + b"\n\n")
+        self._close()
+        if tail is None:
+            self._client.break_off()
+        else:
+            self._client.write(tail)
+            self._client.end()
+
+    def _is_stream(self) -> bool:
+        return any(
+            name == b"content-type" and value.lower().startswith(b"text/event-stream")
+            for name, value in self._headers or ()
+        )
+
+    def _settle(self) -> None:
+        """What this try added to the node's account is taken back."""
+        if self._ticket is not None:
+            self._context.scheduler.finish(self._ticket)
+            self._ticket = None
+
+    def _close(self) -> None:
+        self._done = True
+        self._settle()
+        self._context.ticker.forget(self)
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None

@@ -1,0 +1,27 @@
+"""The scheduler's answer for one request."""
+
+from typing import NamedTuple
+
+from trunkline.router.nodes import Node
+from trunkline.router.scheduler.load import NodeLoad
+
+
+class Choice(NamedTuple):
+    """A node to try, with what is expected of it there. Tokens and seconds."""
+
+    node: Node
+    load: NodeLoad
+    keys: bytes
+    """The prompt's chain in the node's namespace."""
+    matched: int
+    uncached: int
+    wait: float
+
+
+class Placement(NamedTuple):
+    """Nodes in the order in which to try them; never empty. `tokens` of the whole prompt, estimated."""
+
+    choices: list[Choice]
+    tokens: int
+    text_bytes: int
+    model: str

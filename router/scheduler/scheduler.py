@@ -1,0 +1,154 @@
+"""Ranks the nodes for a request, and keeps the accounts that the ranking rests on."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trunkline.kernels.core import PrefixIndex
+from trunkline.router.body import Prompt
+from trunkline.router.keys import PromptKeys, Seeds
+from trunkline.router.nodes import Node, NodeListener
+from trunkline.router.scheduler import cost
+from trunkline.router.scheduler.accuracy import Accuracy
+from trunkline.router.scheduler.claims import Claims
+from trunkline.router.scheduler.load import NodeLoad
+from trunkline.router.scheduler.placement import Choice, Placement
+from trunkline.router.settings import SchedulerSettings
+from trunkline.router.summaries import SummaryStatus
+from trunkline.shared.namespace import Namespace
+from trunkline.shared.wire import Finished, Load
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request that was sent to a node, until it is finished there."""
+
+    choice: Choice
+    era: int
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Candidates that share a namespace and a kind of summary: one chain and one match serve them all."""
+
+    namespace: Namespace
+    assumed: bool
+    members: tuple[tuple[Node, NodeLoad], ...]
+
+
+class Scheduler(NodeListener):
+    """Used on the event loop only."""
+
+    def __init__(
+        self, index: PrefixIndex, settings: SchedulerSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._index = index
+        self._settings = settings
+        self._clock = clock
+        self._seeds = Seeds()
+        self._chance = random.Random(settings.seed)  # noqa: S311  # Spreads load; guards nothing.
+        self._loads: dict[Node, NodeLoad] = {}
+        self._groups: dict[str, tuple[Sequence[Node], tuple[_Group, ...]]] = {}
+        self.burst_claims = Claims(settings.burst_ttl, settings.max_claims, clock)
+        self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
+        self.accuracy = Accuracy(settings.bytes_per_token)
+
+    def place(self, prompt: Prompt, salt: str, candidates: Sequence[Node]) -> Placement:
+        """Ranks the candidates, of which there is at least one. Claims nothing yet: `start` does."""
+        now = self._clock()
+        keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
+        tokens = keys.tokens
+        choices: list[Choice] = []
+        offers: list[cost.Offer] = []
+        rho = 0.0
+        for group in self._grouped(prompt.model, candidates):
+            chain = keys.chain(group.namespace)
+            held = self._match(group, chain, keys)
+            for node, load in group.members:
+                matched = held.get(node.index, 0)
+                uncached = max(1, tokens - matched)
+                wait = load.wait(now)
+                offers.append(cost.Offer(len(choices), uncached / load.prefill_rate, wait, load.load()))
+                choices.append(Choice(node, load, chain, matched, uncached, wait))
+                rho += load.utilisation(now)
+        if len(choices) > 1:
+            settings = self._settings
+            order = cost.rank(offers, rho / len(choices), settings.load_limit, settings.tie, self._chance)
+            choices = [choices[index] for index in order]
+        return Placement(choices, tokens, keys.text_bytes, prompt.model)
+
+    def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
+        """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
+        node = choice.node
+        if node.summary is SummaryStatus.ASSUMED:
+            self.assumed_claims.insert(node.index, choice.keys)
+        else:
+            self.burst_claims.insert(node.index, choice.keys)
+            self.accuracy.expect(request_id, placement, choice.matched)
+        return Ticket(choice, choice.load.place(choice.uncached, self._clock()))
+
+    def begin(self, ticket: Ticket) -> None:
+        """The response began."""
+        ticket.begun = True
+        ticket.choice.load.begin(ticket.choice.uncached, ticket.era)
+
+    def finish(self, ticket: Ticket) -> None:
+        """The response ended or was given up. Exactly once for each `start`."""
+        if not ticket.begun:
+            self.begin(ticket)
+        ticket.choice.load.finish()
+
+    def load_of(self, node: Node) -> NodeLoad:
+        load = self._loads.get(node)
+        if load is None:
+            load = NodeLoad(self._settings.prefill_rate, self._settings.max_running, self._clock())
+            self._loads[node] = load
+        return load
+
+    def forget(self, node: Node) -> None:
+        """The node's process is gone, and its cache with it."""
+        self.burst_claims.forget(node.index)
+        self.assumed_claims.forget(node.index)
+
+    def on_load(self, node: Node, load: Load) -> None:
+        self.load_of(node).report(load, self._clock())
+
+    def on_finished(self, node: Node, finished: Finished) -> None:
+        self.accuracy.finished(finished)
+
+    def on_void(self, node: Node) -> None:
+        """Requests still under way keep their account: they hold the old `NodeLoad` until they end."""
+        self._loads.pop(node, None)
+        self._groups.clear()
+        self.forget(node)
+
+    def _match(self, group: _Group, chain: bytes, keys: PromptKeys) -> dict[int, int]:
+        """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
+        claims = self.assumed_claims if group.assumed else self.burst_claims
+        held = {node: keys.tokens_at(count) for node, count in claims.match(chain).items()}
+        if not group.assumed:
+            flat = memoryview(self._index.match(chain)).cast("I")
+            for at in range(0, len(flat), 4):
+                known = flat[at + 1] + flat[at + 2] + flat[at + 3]
+                if known > held.get(flat[at], 0):
+                    held[flat[at]] = known
+        return held
+
+    def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[_Group, ...]:
+        """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""
+        known = self._groups.get(model)
+        if known is not None and known[0] is candidates:
+            return known[1]
+        members: dict[tuple[Namespace, bool], list[tuple[Node, NodeLoad]]] = {}
+        for node in candidates:
+            served = node.models.get(model) if node.models is not None else None
+            namespace = Namespace(model, "", "assumed") if served is None else served.namespace
+            key = (namespace, node.summary is SummaryStatus.ASSUMED)
+            members.setdefault(key, []).append((node, self.load_of(node)))
+        groups = tuple(_Group(namespace, assumed, tuple(nodes)) for (namespace, assumed), nodes in members.items())
+        if len(self._groups) >= 1024:
+            self._groups.clear()
+        self._groups[model] = (candidates, groups)
+        return groups

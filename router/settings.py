@@ -1,0 +1,77 @@
+"""Everything about a router that can be configured, parsed once."""
+
+from dataclasses import dataclass
+
+from trunkline.shared.names import MAX_BODY_BYTES, ROUTER_PORT
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds. Checked by one coarse ticker: each is kept to within `Ticker.INTERVAL_S`."""
+
+    head: float = 20.0
+    """For a client to send a request's head."""
+    body: float = 60.0
+    """For a client to send a request's body, as a whole."""
+    keep_alive: float = 75.0
+    """For a connection between requests."""
+    connect: float = 3.0
+    """For a connection to a node."""
+    first_byte: float = 600.0
+    """From sending a request to a node until its response begins: queue, prefill, and all of a reply not streamed."""
+    idle: float = 120.0
+    """Between two reads of a response."""
+    stalled_client: float = 300.0
+    """For a client that does not read while its response waits."""
+    linger: float = 2.0
+    """For a client to read an error while it is still sending the body that was refused."""
+    drain: float = 30.0
+    """For streams to end after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """What placement assumes until nodes say better, and how much it remembers."""
+
+    prefill_rate: float = 8000.0
+    """Tokens per second of a node that has not reported any."""
+    max_running: int = 64
+    """Requests that a node without reports computes at once."""
+    bytes_per_token: float = 4.0
+    """Of a model nothing has been learned about; English with a vocabulary of 32k to 150k."""
+    load_limit: float = 0.9
+    """A node above this load gives up its hits while another is below."""
+    tie: float = 0.05
+    """Costs that differ by less than this share count as equal, and chance decides."""
+    burst_ttl: float = 10.0
+    """Seconds that a claim on a node with exact events lasts; by then its events have arrived."""
+    assumed_ttl: float = 1200.0
+    """Seconds that a node without events is assumed to keep what was sent to it."""
+    max_claims: int = 2 << 20
+    """Keys of all claims of one kind together. The memory of claims is flat at this bound."""
+    seed: int | None = None
+    """Of the choice among near-equals. None: from the operating system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A router's configuration."""
+
+    nodes: tuple[str, ...]
+    """Base URLs."""
+    host: str = "127.0.0.1"
+    port: int = ROUTER_PORT
+    max_inflight: int = 4096
+    """Requests accepted and not yet answered; beyond it clients get 429."""
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_head_bytes: int = 64 * 1024
+    max_tries: int = 3
+    """Nodes tried for one request before its first byte."""
+    max_summary_keys: int = 4 << 20
+    """Keys of all summaries together, keys held by several nodes counted once."""
+    max_idle_connections: int = 256
+    """Kept open to each node."""
+    admin_token: str | None = None
+    """Lets clients that are not on this host use /admin."""
+    deadlines: Deadlines = Deadlines()
+    scheduler: SchedulerSettings = SchedulerSettings()

@@ -1,0 +1,136 @@
+"""Who is asking: API keys, and the salt that keeps tenants' KV apart.
+
+Without a file everybody is one tenant with an empty salt, and credentials pass through to the nodes. With one, keys
+are checked here and stop here. The file is TOML::
+
+    [tenants.acme]
+    keys = ["sha256:9f86d0818...", "env:ACME_KEY", "file:/run/secrets/acme"]
+    share = "partners"   # optional: tenants of one group share KV
+"""
+
+import hashlib
+import hmac
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from trunkline.shared.errors import ConfigError, RequestError
+from trunkline.shared.names import HEADER_CLUSTER, HEADER_SALT
+
+_MAX_REMEMBERED = 4096
+"""Keys whose digest is remembered; a client's key is hashed once, not once per request."""
+_MIN_SECRET = 16
+
+
+class Tenant(NamedTuple):
+    """`salt` is hex, `headers` go to the nodes as they are, `forwards_credentials`: the client's own too."""
+
+    name: str
+    salt: str
+    headers: bytes
+    forwards_credentials: bool
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[str]
+    share: str | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    tenants: dict[str, _Entry]
+
+
+class Tenants:
+    """Finds the tenant of a request by its Authorization header."""
+
+    def __init__(self, secret: str | None = None, by_digest: Mapping[str, Tenant] | None = None) -> None:
+        """`by_digest`: tenants by the SHA-256 (hex) of their keys. None: everybody is one tenant."""
+        self._by_digest = by_digest
+        self._everybody = Tenant("default", "", _cluster_header(secret), forwards_credentials=True)
+        self._remembered: dict[bytes, Tenant] = {}
+
+    def authenticate(self, authorization: bytes | None) -> Tenant:
+        """Raises RequestError (401) for a missing or unknown key if tenants are configured."""
+        if self._by_digest is None:
+            return self._everybody
+        if authorization is None:
+            raise RequestError("no API key: send `Authorization: Bearer KEY`", status=401, kind="authentication_error")
+        tenant = self._remembered.get(authorization)
+        if tenant is None:
+            scheme, _, key = authorization.partition(b" ")
+            tenant = self._by_digest.get(hashlib.sha256(key.strip()).hexdigest())
+            if tenant is None or scheme.lower() != b"bearer":
+                raise RequestError("this API key is not known here", status=401, kind="authentication_error")
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            self._remembered[authorization] = tenant
+        return tenant
+
+
+def load_tenants(path: Path, secret: str | None) -> Tenants:
+    """Tenants of a TOML file. Raises ConfigError naming file, tenant and what is wrong."""
+    if secret is None:
+        raise ConfigError(
+            f"tenants of {path} need a cluster secret (--cluster-secret-file): nodes believe a salt only beside one"
+        )
+    try:
+        entries = msgspec.convert(tomllib.loads(path.read_text()), _File).tenants
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ConfigError(f"tenants file {path} cannot be used: {error}") from None
+    by_digest: dict[str, Tenant] = {}
+    for name, entry in entries.items():
+        owner = f"group:{entry.share}" if entry.share is not None else f"tenant:{name}"
+        salt = hmac.new(secret.encode(), owner.encode(), hashlib.sha256).hexdigest()[:16]
+        headers = f"{HEADER_SALT}: {salt}\r\n".encode() + _cluster_header(secret)
+        tenant = Tenant(name, salt, headers, forwards_credentials=False)
+        for reference in entry.keys:
+            digest = _digest(reference, f"tenants.{name} in {path}")
+            if by_digest.setdefault(digest, tenant) is not tenant:
+                raise ConfigError(f"tenants.{name} in {path} has a key of tenants.{by_digest[digest].name}")
+    return Tenants(secret, by_digest)
+
+
+def load_secret(path: Path | None) -> str | None:
+    """The cluster secret: from the file, else from TRUNKLINE_CLUSTER_SECRET, else None. Raises ConfigError."""
+    if path is None:
+        secret = os.environ.get("TRUNKLINE_CLUSTER_SECRET")
+        where = "TRUNKLINE_CLUSTER_SECRET"
+        if secret is None:
+            return None
+    else:
+        where = f"cluster secret file {path}"
+        try:
+            secret = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where} cannot be read: {error}") from None
+    secret = secret.strip()
+    if len(secret) < _MIN_SECRET or not (secret.isascii() and secret.isprintable()):
+        raise ConfigError(f"{where} must hold at least {_MIN_SECRET} printable ASCII characters on one line")
+    return secret
+
+
+def _cluster_header(secret: str | None) -> bytes:
+    return b"" if secret is None else f"{HEADER_CLUSTER}: {secret}\r\n".encode()
+
+
+def _digest(reference: str, where: str) -> str:
+    kind, _, value = reference.partition(":")
+    if kind == "sha256" and len(value) == 64 and set(value.lower()) <= set("0123456789abcdef"):
+        return value.lower()
+    if kind == "env":
+        key = os.environ.get(value, "")
+    elif kind == "file":
+        try:
+            key = Path(value).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{where}: key file {value} cannot be read: {error}") from None
+    else:
+        # The value is not shown: it may be a key that somebody pasted by mistake.
+        raise ConfigError(f"{where}: a key must be sha256:HEX, env:NAME or file:PATH")
+    if not key.strip():
+        raise ConfigError(f"{where}: {kind}:{value} is empty or not set")
+    return hashlib.sha256(key.strip().encode()).hexdigest()
