@@ -4,7 +4,6 @@
 //! no look inside. Spans with unequal ends are split in FAN parts at a time, whose slots are fetched from memory
 //! together: a match waits for memory a few times, not once per look.
 
-use super::nodes::MAX_NODES;
 use super::sets::{node_of, tier_of, Member, EMPTY};
 use super::table::Value;
 use super::PrefixIndex;
@@ -18,6 +17,7 @@ const FAN: usize = 8;
 pub type Row = [u32; 4];
 
 /// Memory that a thread's matches use again and again.
+#[derive(Default)]
 pub struct Scratch {
     points: Vec<Point>,
     next: Vec<Point>,
@@ -42,7 +42,7 @@ impl Point {
 }
 
 impl PrefixIndex {
-    /// `keys` are packed. One row for every node that holds the first key, in no order.
+    /// `keys` are packed. One row for every node that holds the first key, by node.
     pub fn matches<'s>(&self, keys: &[u8], scratch: &'s mut Scratch) -> &'s [Row] {
         let count = keys.len() / KEY_BYTES;
         let guard = pin();
@@ -124,13 +124,12 @@ fn split(low: usize, high: usize, points: &mut Vec<Point>) -> bool {
     parts > 1
 }
 
-/// The rows of a match, found by node.
+/// The rows of a match, by node in ascending order, as sets are.
+#[derive(Default)]
 struct Rows {
     rows: Vec<Row>,
     /// Per row: how many spans the node was there for.
     spans: Vec<u32>,
-    /// Per node: its row, if there is a row with that number and this node.
-    places: Box<[u16]>,
     span: u32,
 }
 
@@ -146,42 +145,30 @@ impl Rows {
         if holders.is_empty() {
             return;
         }
-        for &holder in holders {
-            let node = node_of(holder);
-            let tier = 1 + usize::from(tier_of(holder));
-            let place = &mut self.places[usize::from(node)];
-            if self.span == 0 {
-                *place = self.rows.len() as u16;
-                let mut row = [u32::from(node), 0, 0, 0];
-                row[tier] = tokens;
-                self.rows.push(row);
-                self.spans.push(1);
-                continue;
-            }
-            let place = usize::from(*place);
-            match self.rows.get_mut(place) {
-                Some(row) if row[0] == u32::from(node) && self.spans[place] == self.span => {
-                    row[tier] += tokens;
-                    self.spans[place] += 1;
+        if self.span == 0 {
+            self.rows
+                .extend(holders.iter().map(|&holder| row(holder, tokens)));
+            self.spans.resize(holders.len(), 0);
+        } else {
+            let mut from = 0;
+            for &holder in holders {
+                let node = u32::from(node_of(holder));
+                from += self.rows[from..].partition_point(|row| row[0] < node);
+                match self.rows.get_mut(from) {
+                    Some(row) if row[0] == node && self.spans[from] + 1 == self.span => {
+                        row[1 + usize::from(tier_of(holder))] += tokens;
+                        self.spans[from] = self.span;
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         }
         self.span += 1;
     }
 }
 
-impl Default for Scratch {
-    fn default() -> Self {
-        Scratch {
-            points: Vec::new(),
-            next: Vec::new(),
-            rows: Rows {
-                rows: Vec::new(),
-                spans: Vec::new(),
-                places: vec![0; MAX_NODES].into(),
-                span: 0,
-            },
-        }
-    }
+fn row(holder: Member, tokens: u32) -> Row {
+    let mut row = [u32::from(node_of(holder)), 0, 0, 0];
+    row[1 + usize::from(tier_of(holder))] = tokens;
+    row
 }

@@ -3,6 +3,8 @@
 //! What makes that safe without locks: a slot that has a key keeps that key for as long as the table lives, and the
 //! value is published after the key. A removed key keeps its slot; the next rebuild leaves it out.
 
+#[cfg(not(loom))]
+use std::alloc::{alloc_zeroed, handle_alloc_error, Layout};
 use std::hash::{BuildHasher, RandomState};
 
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -68,9 +70,15 @@ struct Slot {
     value: AtomicU64,
 }
 
+/// Slots of one cache line. A search begins at a line's first slot, and mostly ends in the same line.
+#[repr(align(64))]
+struct Line([Slot; LINE]);
+
+const LINE: usize = 4;
+
 /// Some slots have never been used, so that every search ends.
 pub struct Table {
-    slots: Box<[Slot]>,
+    lines: Box<[Line]>,
 }
 
 /// Where a key is, or where it would go.
@@ -83,35 +91,39 @@ pub struct Found {
 impl Table {
     pub const SLOT_BYTES: usize = size_of::<Slot>();
 
+    /// Of at least `capacity` slots.
     pub fn new(capacity: usize) -> Self {
         Table {
-            slots: empty_slots(capacity),
+            lines: empty_lines(capacity.div_ceil(LINE)),
         }
     }
 
+    /// Slots, used or not.
     pub fn capacity(&self) -> usize {
-        self.slots.len()
+        self.lines.len() * LINE
     }
 
     /// Starts to fetch what a search from `place` reads first.
     #[inline]
     pub fn prefetch(&self, place: u64) {
-        prefetch(&self.slots[self.home(place)]);
+        prefetch(&self.lines[self.home(place)]);
     }
 
     #[inline]
     pub fn find(&self, key: u64, place: u64) -> Found {
-        let mut index = self.home(place);
+        let mut line = self.home(place);
         loop {
-            let slot = &self.slots[index];
-            // Acquire: the key was stored before the value, and so were the members of the value's set.
-            let value = Value(slot.value.load(Ordering::Acquire));
-            if value == Value::ABSENT || slot.key.load(Ordering::Relaxed) == key {
-                return Found { index, value };
+            for (at, slot) in self.lines[line].0.iter().enumerate() {
+                // Acquire: the key was stored before the value, and so were the members of the value's set.
+                let value = Value(slot.value.load(Ordering::Acquire));
+                if value == Value::ABSENT || slot.key.load(Ordering::Relaxed) == key {
+                    let index = line * LINE + at;
+                    return Found { index, value };
+                }
             }
-            index += 1;
-            if index == self.slots.len() {
-                index = 0;
+            line += 1;
+            if line == self.lines.len() {
+                line = 0;
             }
         }
     }
@@ -119,42 +131,56 @@ impl Table {
     /// Only for the writer. `found` comes from this table, and no key was added since. Not ABSENT.
     #[inline]
     pub fn set(&self, found: Found, key: u64, value: Value) {
-        let slot = &self.slots[found.index];
+        let slot = self.slot(found.index);
         if found.value == Value::ABSENT {
             slot.key.store(key, Ordering::Relaxed);
         }
         slot.value.store(value.0, Ordering::Release);
     }
 
-    /// Every key that somebody holds, in no order.
+    /// Every key that somebody holds, in order of place but for those that found no room there.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Found)> + '_ {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        (0..self.capacity()).filter_map(|index| {
+            let slot = self.slot(index);
             let value = Value(slot.value.load(Ordering::Acquire));
             (value.set() != 0).then(|| (slot.key.load(Ordering::Relaxed), Found { index, value }))
         })
     }
 
+    /// The line where a search from `place` begins.
     #[inline]
     fn home(&self, place: u64) -> usize {
-        ((u128::from(place) * self.slots.len() as u128) >> 64) as usize
+        ((u128::from(place) * self.lines.len() as u128) >> 64) as usize
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> &Slot {
+        &self.lines[index / LINE].0[index % LINE]
     }
 }
 
 #[cfg(not(loom))]
-fn empty_slots(capacity: usize) -> Box<[Slot]> {
+fn empty_lines(count: usize) -> Box<[Line]> {
     // Zeroed memory from the system is not touched before its first use.
-    let zeroed = Box::into_raw(vec![[0u64; 2]; capacity].into_boxed_slice());
-    // SAFETY: a Slot is two u64 in size, alignment and validity.
-    unsafe { Box::from_raw(zeroed as *mut [Slot]) }
+    let layout = Layout::array::<Line>(count).expect("a table fits into memory");
+    // SAFETY: the layout is not empty, since a table has slots; zeros are valid slots, never used.
+    unsafe {
+        let lines = alloc_zeroed(layout).cast::<Line>();
+        if lines.is_null() {
+            handle_alloc_error(layout);
+        }
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(lines, count))
+    }
 }
 
 #[cfg(loom)]
-fn empty_slots(capacity: usize) -> Box<[Slot]> {
-    let empty = || Slot {
+fn empty_lines(count: usize) -> Box<[Line]> {
+    let slot = |_| Slot {
         key: AtomicU64::new(0),
         value: AtomicU64::new(0),
     };
-    (0..capacity).map(|_| empty()).collect()
+    let slots = || Line(std::array::from_fn(slot));
+    (0..count).map(|_| slots()).collect()
 }
 
 #[inline]
@@ -163,6 +189,6 @@ fn prefetch<T>(_target: &T) {
     // SAFETY: a prefetch reads nothing that the program can see.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        _mm_prefetch(std::ptr::from_ref(_target).cast(), _MM_HINT_T0);
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(_target).cast());
     }
 }
