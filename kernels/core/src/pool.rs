@@ -18,11 +18,7 @@ mod tests;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
-#[cfg(loom)]
-use loom::sync::{Mutex, MutexGuard};
-#[cfg(not(loom))]
-use std::sync::{Mutex, MutexGuard};
-
+use crate::sync::{Mutex, MutexGuard};
 use free::FreeSet;
 
 /// Why a call was refused. Nothing has changed then.

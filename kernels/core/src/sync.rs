@@ -1,9 +1,9 @@
 //! The primitives whose interleavings loom explores, and what stands in for them in its model.
 
 #[cfg(loom)]
-pub use loom::sync::{atomic, Mutex};
+pub use loom::sync::{atomic, Mutex, MutexGuard};
 #[cfg(not(loom))]
-pub use std::sync::{atomic, Mutex};
+pub use std::sync::{atomic, Mutex, MutexGuard};
 
 pub use queue::Queue;
 pub use rcu::{pin, Guard, Rcu};
