@@ -1,0 +1,299 @@
+"""Scheduling over a real page cache, with a step that computes nothing."""
+
+from array import array
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
+from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
+from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
+from trunkline.shared.names import PAGE_TOKENS, Tier
+from trunkline.shared.namespace import Namespace
+
+NAMESPACE = Namespace("f", "float32", "16x1x2x1x8")
+NEXT_TOKEN = 7
+
+
+class NoSink:
+    """Nobody follows."""
+
+    def stored(self, keys: bytes, depths: bytes, tier: Tier) -> None: ...
+    def moved(self, keys: bytes, tier: Tier) -> None: ...
+    def removed(self, keys: bytes) -> None: ...
+    def cleared(self) -> None: ...
+
+
+def sequence(tokens: range | list[int], max_tokens: int = 1000) -> Sequence:
+    generation = Generation("r", array("i", tokens), SamplingParams(max_tokens=max_tokens))
+    return Sequence(generation, Chain(NAMESPACE, generation.tokens), submitted_at=0.0, deadline=100.0)
+
+
+class Bench:
+    """A scheduler with its cache; `step` computes and appends a token where one is sampled."""
+
+    def __init__(self, pages: int, **limits: int) -> None:
+        self.cache = PageCache(pages, NoSink())
+        self.scheduler = Scheduler(self.cache, EngineLimits(**limits))
+
+    def add(self, tokens: range | list[int], max_tokens: int = 1000) -> Sequence:
+        added = sequence(tokens, max_tokens)
+        self.scheduler.add(added)
+        return added
+
+    def step(self) -> list[Chunk]:
+        chunks = self.scheduler.schedule()
+        for chunk in chunks:
+            samples = chunk.samples
+            self.scheduler.advance(chunk)
+            if samples:
+                chunk.sequence.chain.append(NEXT_TOKEN)
+                if chunk.sequence.outputs >= chunk.sequence.generation.params.max_tokens:
+                    self.scheduler.remove(chunk.sequence)
+        return chunks
+
+    def plan(self) -> list[tuple[Sequence, int, int]]:
+        return [(chunk.sequence, chunk.start, chunk.count) for chunk in self.step()]
+
+    def assert_idle(self) -> None:
+        """Nothing runs or waits, nothing is held, every page is accounted for."""
+        assert not self.scheduler.running
+        assert not self.scheduler.waiting
+        assert self.scheduler.backlog() == 0
+        self.cache.check()
+        stats = self.cache.stats()
+        assert stats.in_flight == 0
+        assert stats.resident == stats.cached
+        assert stats.free + stats.resident == stats.total
+        assert not self.scheduler._computing
+
+
+def test_prefill_is_chunked_and_then_decodes() -> None:
+    bench = Bench(pages=20, max_running=4, step_tokens=32)
+    one = bench.add(range(70), max_tokens=2)
+    assert bench.plan() == [(one, 0, 32)]
+    assert bench.plan() == [(one, 32, 32)]
+    assert bench.plan() == [(one, 64, 6)]
+    assert bench.plan() == [(one, 70, 1)]
+    bench.assert_idle()
+
+
+def test_pages_are_taken_as_tokens_appear() -> None:
+    bench = Bench(pages=20, max_running=4, step_tokens=32)
+    one = bench.add(range(70))
+    bench.step()
+    assert len(one.pages) == 2
+    bench.step()
+    bench.step()
+    assert len(one.pages) == pages_for(70)
+
+
+def test_decodes_come_before_prefill() -> None:
+    bench = Bench(pages=40, max_running=4, step_tokens=32)
+    one = bench.add(range(16))
+    bench.step()
+    two = bench.add(range(100, 200))
+    assert bench.plan() == [(one, 16, 1), (two, 0, 31)]
+    assert bench.plan() == [(one, 17, 1), (two, 31, 31)]
+
+
+def test_admission_is_first_come_first_served_up_to_max_running() -> None:
+    bench = Bench(pages=40, max_running=2, step_tokens=64)
+    first, second, third = (bench.add(range(base, base + 10), max_tokens=3) for base in (0, 100, 200))
+    assert [s for s, _, _ in bench.plan()] == [first, second]
+    assert [s for s, _, _ in bench.plan()] == [first, second]
+    bench.step()
+    assert [s for s, _, _ in bench.plan()] == [third]
+
+
+def test_a_second_prompt_reuses_whole_pages_of_the_first() -> None:
+    bench = Bench(pages=40, max_running=2, step_tokens=256)
+    bench.add(range(100), max_tokens=1)
+    bench.step()
+    again = bench.add([*range(90), 999], max_tokens=1)
+    assert bench.plan() == [(again, 80, 11)]
+    assert again.cached_tokens == 80
+
+
+def test_a_burst_of_equal_new_prefixes_computes_them_once() -> None:
+    bench = Bench(pages=200, max_running=16, step_tokens=64)
+    shared = list(range(160))
+    burst = [bench.add([*shared, 1000 + i, i], max_tokens=1) for i in range(10)]
+    chunks = []
+    while bench.scheduler.running or bench.scheduler.waiting:
+        chunks += bench.step()
+    computed = sum(chunk.count for chunk in chunks)
+    assert computed == 160 + 10 * 2
+    assert [s.cached_tokens for s in burst] == [0] + [160] * 9
+    bench.assert_idle()
+
+
+def test_others_pass_those_that_wait_for_a_page() -> None:
+    bench = Bench(pages=200, max_running=16, step_tokens=64)
+    owner = bench.add(range(160), max_tokens=1)
+    bench.step()
+    waits = bench.add([*range(160), 1], max_tokens=1)
+    other = bench.add(range(500, 510), max_tokens=1)
+    assert bench.plan() == [(owner, 64, 64)]
+    # The budget was spent; with some left, the other goes first.
+    assert bench.plan() == [(owner, 128, 32), (other, 0, 10)]
+    assert bench.plan() == [(waits, 160, 1)]
+    bench.assert_idle()
+
+
+@pytest.mark.parametrize("steps_before_cancel", [0, 1, 2])
+def test_who_waits_for_a_page_takes_over_when_its_owner_is_cancelled(steps_before_cancel: int) -> None:
+    bench = Bench(pages=200, max_running=16, step_tokens=64)
+    owner = bench.add(range(200), max_tokens=1)
+    waits = bench.add([*range(190), 5], max_tokens=1)
+    for _ in range(steps_before_cancel):
+        bench.step()
+    bench.scheduler.remove(owner)
+    assert bench.plan()[0][:2] == (waits, 64 * steps_before_cancel)
+    while bench.scheduler.running:
+        bench.step()
+    bench.assert_idle()
+
+
+def test_an_aligned_prompt_does_not_wait_for_the_page_that_it_computes_anyway() -> None:
+    bench = Bench(pages=200, max_running=16, step_tokens=1000)
+    bench.add(range(32), max_tokens=1)
+    twin = bench.add(range(32), max_tokens=1)
+    assert len(bench.plan()) == 1
+    assert bench.plan() == [(twin, 16, 16)]
+    bench.assert_idle()
+
+
+def test_the_youngest_gives_way_and_is_computed_again() -> None:
+    bench = Bench(pages=6, max_running=4, step_tokens=64)
+    old = bench.add(range(40), max_tokens=40)
+    young = bench.add(range(100, 130), max_tokens=20)
+    bench.step()
+    while not bench.scheduler.preemptions:
+        bench.step()
+        assert old in bench.scheduler.running
+    assert list(bench.scheduler.waiting) == [young]
+    assert not young.pages
+    while bench.scheduler.running or bench.scheduler.waiting:
+        bench.step()
+    assert (old.outputs, young.outputs) == (40, 20)
+    assert young.cached_tokens == 0
+    bench.assert_idle()
+
+
+def test_admission_leaves_the_pages_that_running_prompts_still_need() -> None:
+    bench = Bench(pages=10, max_running=4, step_tokens=16)
+    one = bench.add(range(128), max_tokens=1)
+    bench.step()
+    two = bench.add(range(500, 540), max_tokens=1)
+    while one in bench.scheduler.running:
+        assert [s for s, _, _ in bench.plan()] == [one]
+    assert [s for s, _, _ in bench.plan()] == [two]
+    assert bench.scheduler.preemptions == 0
+
+
+def test_the_cache_gives_way_to_new_sequences() -> None:
+    bench = Bench(pages=8, max_running=2, step_tokens=256)
+    for base in range(0, 1000, 100):
+        bench.add(range(base, base + 100), max_tokens=1)
+        bench.step()
+    bench.assert_idle()
+    assert bench.scheduler.preemptions == 0
+
+
+def test_backlog_counts_what_is_neither_cached_nor_computed() -> None:
+    bench = Bench(pages=40, max_running=4, step_tokens=64)
+    bench.add(range(100), max_tokens=1)
+    assert bench.scheduler.backlog() == 100
+    bench.step()
+    assert bench.scheduler.backlog() == 36
+    bench.step()
+    assert bench.scheduler.backlog() == 0
+    bench.add([*range(96), 1, 2], max_tokens=1)
+    assert bench.scheduler.backlog() == 2
+
+
+def test_ended_are_the_cancelled_and_the_late() -> None:
+    bench = Bench(pages=40, max_running=1, step_tokens=64)
+    running, waiting, other = (bench.add(range(base, base + 10)) for base in (0, 100, 200))
+    bench.step()
+    waiting.cancelled = True
+    assert bench.scheduler.ended(now=50.0) == [waiting]
+    other.deadline = 1.0
+    assert bench.scheduler.ended(now=50.0) == [waiting, other]
+    assert running in bench.scheduler.running
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random arrivals, steps and cancellations on few pages: everybody ends, nothing is lost, work is never doubled."""
+
+    @initialize(pages=st.integers(6, 24), step_tokens=st.integers(5, 80), max_running=st.integers(1, 4))
+    def start(self, pages: int, step_tokens: int, max_running: int) -> None:
+        self.bench = Bench(pages, max_running=max_running, step_tokens=step_tokens)
+        self.capacity = pages * PAGE_TOKENS
+        self.live: list[Sequence] = []
+
+    @rule(prefix=st.integers(0, 2), shared=st.integers(0, 60), own=st.integers(1, 30), outputs=st.integers(1, 20))
+    def arrive(self, prefix: int, shared: int, own: int, outputs: int) -> None:
+        tokens = [*range(prefix * 1000, prefix * 1000 + shared), *range(9000, 9000 + own)]
+        if len(tokens) + outputs <= self.capacity:
+            self.live.append(self.bench.add(tokens, outputs))
+
+    @rule()
+    def step(self) -> None:
+        chunks = self.bench.step()
+        assert bool(chunks) == bool(self.live)
+        assert sum(chunk.count for chunk in chunks) <= self.bench.scheduler._limits.step_tokens
+        assert len({id(chunk.sequence) for chunk in chunks}) == len(chunks)
+        self.live = [s for s in self.live if s in self.members()]
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        victim = data.draw(st.sampled_from(self.live))
+        self.bench.scheduler.remove(victim)
+        self.live.remove(victim)
+
+    def members(self) -> list[Sequence]:
+        return [*self.bench.scheduler.running, *self.bench.scheduler.waiting]
+
+    @invariant()
+    def adds_up(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        scheduler, cache = self.bench.scheduler, self.bench.cache
+        cache.check()
+        held = {page for s in scheduler.running for page in s.pages}
+        stats = cache.stats()
+        assert stats.resident - stats.cached == len(held)
+        assert len(scheduler.running) <= scheduler._limits.max_running
+        for s in scheduler.running:
+            assert s.committed * PAGE_TOKENS <= s.computed < len(s.chain.tokens)
+            assert s.computed <= len(s.pages) * PAGE_TOKENS
+        assert not any(s.pages for s in scheduler.waiting)
+        assert set(map(id, scheduler._computing.values())) <= set(map(id, scheduler.running))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        # Whatever is left comes to its end in a bounded number of steps.
+        for _ in range(20_000):
+            if not self.members():
+                break
+            assert self.bench.step(), "nothing runs though sequences wait"
+        self.bench.assert_idle()
+
+
+TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings_from_cache(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert not caplog.records
