@@ -1,7 +1,7 @@
 """Request bodies of `/v1/completions` and `/v1/chat/completions`, decoded and typed.
 
-Errors are RequestErrors in OpenAI's shape: 400 for what is not JSON or UTF-8 and for values that make no sense (see
-`params.py`), 422 for well-formed JSON of the wrong types or without a required field. `param` names the field as a
+Errors are RequestErrors in OpenAI's shape: 400 for what is not JSON or UTF-8, for a missing field and for values that
+make no sense (see `params.py`), 422 for well-formed JSON of the wrong types. `param` names the field as a
 dotted path (``messages.0.role``). Unknown fields are ignored; null is the same as absent.
 """
 
@@ -107,4 +107,5 @@ def _wrong_type(message: str) -> RequestError:
     if missing:
         param = f"{param}.{missing.group(1)}".lstrip(".")
     reason = _PATH.sub("", message)
-    return RequestError(f"{param}: {reason}" if param else reason, status=422, param=param or None)
+    status = 400 if missing else 422
+    return RequestError(f"{param}: {reason}" if param else reason, status=status, param=param or None)
