@@ -1,17 +1,17 @@
 """A resident page: what was computed, after what, and who needs it."""
 
-from dataclasses import dataclass
+import msgspec
 
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.namespace import Namespace
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False, gc=False):
     """One page in the prefix map. Entries form a tree; a child cannot be resident without its parent.
 
-    Slots, not a dict, and the parent itself, not its number: about 400 bytes per page, and a page number that is
-    evicted and used again is never mistaken for the parent it was.
+    It refers to its parent itself, not to a number: a page that is evicted and used again is never mistaken for the
+    parent it was. It is left out of garbage collection (no cycles: it knows its parent only), which would stop the
+    process for tens of milliseconds at 100,000 pages.
     """
 
     key: int

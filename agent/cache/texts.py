@@ -17,8 +17,9 @@ class TextKeys:
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
-        # Pages of each published key with the key's depth there, longest first.
-        self._pages: dict[int, list[tuple[Entry, int]]] = {}
+        # Pages of each published key with the key's depth there, longest first. Tuples, nearly always of one pair:
+        # unlike lists they drop out of garbage collection.
+        self._pages: dict[int, tuple[tuple[Entry, int], ...]] = {}
 
     def attach(self, entry: Entry, texts: Iterable[tuple[int, int]]) -> None:
         """Hangs (key, depth) pairs of one chain, parents first, on a resident page.
@@ -59,18 +60,19 @@ class TextKeys:
             raise RuntimeError(f"text keys and pages disagree: {sorted(said ^ kept)[:8]}")
 
     def _add(self, key: int, entry: Entry, depth: int) -> None:
-        pages = self._pages.setdefault(key, [])
-        pages.append((entry, depth))
-        if len(pages) == 1:
+        pages = self._pages.get(key, ())
+        self._pages[key] = (*pages, (entry, depth))
+        if not pages:
             self._publisher.stored(key, depth)
 
     def _drop(self, key: int, entry: Entry) -> None:
         pages = self._pages[key]
-        position = next(position for position, (other, _) in enumerate(pages) if other is entry)
-        _, depth = pages.pop(position)
-        if not pages:
+        left = tuple(pair for pair in pages if pair[0] is not entry)
+        if not left:
             del self._pages[key]
             self._publisher.removed(key)
-        elif position == 0 and pages[0][1] != depth:
+            return
+        self._pages[key] = left
+        if left[0][1] != pages[0][1]:
             self._publisher.removed(key)
-            self._publisher.stored(key, pages[0][1])
+            self._publisher.stored(key, left[0][1])
