@@ -11,7 +11,7 @@ use crate::keys::{key_at, KEY_BYTES};
 use crate::sync::{pin, Guard};
 
 /// Parts that a span is split into.
-const FAN: usize = 8;
+const FAN: usize = 6;
 
 /// Tokens of a prefix that a node holds: node, then tokens in device, host and disk.
 pub type Row = [u32; 4];
@@ -168,7 +168,11 @@ impl Rows {
 }
 
 fn row(holder: Member, tokens: u32) -> Row {
-    let mut row = [u32::from(node_of(holder)), 0, 0, 0];
-    row[1 + usize::from(tier_of(holder))] = tokens;
-    row
+    let in_tier = |tier| if tier_of(holder) == tier { tokens } else { 0 };
+    [
+        u32::from(node_of(holder)),
+        in_tier(0),
+        in_tier(1),
+        in_tier(2),
+    ]
 }
