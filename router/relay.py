@@ -74,7 +74,7 @@ class Relay:
         self._body = body
         """Kept until the response begins."""
         self._try = 0
-        self._choice = placement.choices[0]
+        self._choice = placement.choice(0)
         self._ticket: Ticket | None = None
         self._connection: Connection | None = None
         self._headers: Headers | None = None
@@ -185,14 +185,14 @@ class Relay:
     # Tries.
 
     def _has_next(self) -> bool:
-        return self._try + 1 < min(len(self._placement.choices), self._context.settings.max_tries)
+        return self._try + 1 < min(len(self._placement.order), self._context.settings.max_tries)
 
     def _move_on(self, reason: str) -> None:
         self._context.counters.retries += 1
         log.warning("request %s: node %s: %s; trying the next", self._client.request_id, self._choice.node.name, reason)
         self._settle()
         self._try += 1
-        self._begin(self._placement.choices[self._try])
+        self._begin(self._placement.choice(self._try))
 
     def _begin(self, choice: Choice) -> None:
         """Tries a node over a connection that is idle, or a new one."""

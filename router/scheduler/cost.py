@@ -8,21 +8,15 @@ about 1 / (1 - rho) requests suffer from added work for each one that waits, hen
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 MIN_WEIGHT = 0.05
 """Of the wait, however busy the fleet: a queue always counts for something."""
 NEGLIGIBLE_S = 0.001
 """Costs closer than this are equal: less than the network's own jitter."""
+_FULL_S = 1e9
 
-
-class Offer(NamedTuple):
-    """What a node could do for a request. `number` is the caller's. Seconds; `load` is 1 when the node is full."""
-
-    number: int
-    work: float
-    wait: float
-    load: float
+Offer = tuple[float, float, float]
+"""What a node could do for a request: work and wait in seconds, and its load, 1 when it is full."""
 
 
 def queue_weight(rho: float) -> float:
@@ -30,37 +24,31 @@ def queue_weight(rho: float) -> float:
     return min(1.0, max(MIN_WEIGHT, 1.0 - rho))
 
 
-def rank(offers: Sequence[Offer], rho: float, limit: float, tie: float, chance: random.Random) -> list[int]:
-    """Numbers of all offers, best first.
+def rank(offers: Sequence[Offer], weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
+    """Positions of all offers, best first. `weight` is of the wait.
 
     Nodes above `limit` come after those below it: a hit does not excuse joining a full node. Among those whose costs
     differ by less than the share `tie`, chance decides, but never for one that is worse in work and wait.
     """
-    weight = queue_weight(rho)
-    costs = sorted([(offer[3] > limit, offer[1] + weight * offer[2], offer) for offer in offers], key=_by_cost)
-    full, best, _ = costs[0]
-    bound = best * (1.0 + tie) + NEGLIGIBLE_S
+    costs = [work + weight * wait + (_FULL_S if load > limit else 0.0) for work, wait, load in offers]
+    order = sorted(range(len(costs)), key=costs.__getitem__)
+    best = costs[order[0]]
+    full = _FULL_S if best >= _FULL_S else 0.0
+    bound = full + (best - full) * (1.0 + tie) + NEGLIGIBLE_S
     near = 1
-    while near < len(costs) and costs[near][0] is full and costs[near][1] <= bound:
+    while near < len(order) and costs[order[near]] <= bound:
         near += 1
     if near > 1:
-        chosen = _choose([entry[2] for entry in costs[:near]], chance)
-        costs.insert(0, costs.pop(chosen))
-    return [entry[2].number for entry in costs]
+        order.insert(0, order.pop(_choose(offers, order[:near], chance)))
+    return order
 
 
-def _by_cost(entry: tuple[bool, float, Offer]) -> tuple[bool, float]:
-    return entry[0], entry[1]
-
-
-def _choose(near: list[Offer], chance: random.Random) -> int:
-    """A random position among those that no other one beats in work or wait without losing in the other."""
-    best = [
-        position
-        for position, one in enumerate(near)
-        if not any(
-            other.work <= one.work and other.wait <= one.wait and (other.work < one.work or other.wait < one.wait)
-            for other in near
-        )
-    ]
-    return best[int(chance.random() * len(best))]
+def _choose(offers: Sequence[Offer], near: list[int], chance: random.Random) -> int:
+    """Where in `near` the choice falls: anywhere, unless another one is better in work or wait and worse in neither."""
+    chosen = int(chance.random() * len(near))
+    work, wait, _ = offers[near[chosen]]
+    for position, index in enumerate(near):
+        other_work, other_wait, _ = offers[index]
+        if other_work <= work and other_wait <= wait and (other_work < work or other_wait < wait):
+            chosen, work, wait = position, other_work, other_wait
+    return chosen

@@ -25,11 +25,12 @@ class NodeLoad:
         "_era",
         "_max_running",
         "_others",
-        "_pending",
+        "_by_era",
         "_report_at",
         "_reported_backlog",
         "_work_at",
         "_work_share",
+        "pending",
         "prefill_rate",
         "running",
     )
@@ -41,8 +42,10 @@ class NodeLoad:
         """Placed by this router and not finished."""
         self._max_running = max_running
         self._era = 0
-        self._pending: dict[int, int] = {0: 0}
-        """Uncached tokens whose response has not begun, by the era they were placed in."""
+        self.pending = 0
+        """Uncached tokens placed by this router whose response has not begun."""
+        self._by_era: dict[int, int] = {0: 0}
+        """The same by the era they were placed in."""
         self._reported_backlog = 0
         self._others = 0
         """Requests of other routers, as of the last report."""
@@ -53,15 +56,16 @@ class NodeLoad:
     def place(self, uncached: int, now: float) -> int:
         """A request is sent. Returns its era, which `begin` wants back."""
         self.running += 1
-        self._pending[self._era] += uncached
+        self.pending += uncached
+        self._by_era[self._era] += uncached
         self._work_share = self._recent_work(now) + uncached / self.prefill_rate / _WINDOW_S
         self._work_at = now
         return self._era
 
     def begin(self, uncached: int, era: int) -> None:
         """Its prefill is over: the response began, or the request was given up."""
-        era = max(era, self._era - 2)
-        self._pending[era] -= uncached
+        self.pending -= uncached
+        self._by_era[max(era, self._era - 2)] -= uncached
 
     def finish(self) -> None:
         """Its response ended, or the request was given up."""
@@ -73,19 +77,13 @@ class NodeLoad:
         self._others = max(0, load.running + load.waiting - self.running)
         self._report_at = now
         self._era += 1
-        pending = self._pending
         # Eras before the previous one are covered by the report: they are kept as one.
-        older = pending.pop(self._era - 3, 0) + pending.get(self._era - 2, 0)
-        pending[self._era - 2], pending[self._era] = older, 0
+        older = self._by_era.pop(self._era - 3, 0) + self._by_era.get(self._era - 2, 0)
+        self._by_era[self._era - 2], self._by_era[self._era] = older, 0
         if load.prefill_rate > 0:
             self.prefill_rate = load.prefill_rate
         if load.max_running > 0:
             self._max_running = load.max_running
-
-    @property
-    def pending(self) -> int:
-        """Uncached tokens placed by this router whose response has not begun."""
-        return sum(self._pending.values())
 
     def wait(self, now: float) -> float:
         """Seconds before the prefill of a request placed now begins."""
@@ -93,18 +91,17 @@ class NodeLoad:
         if age > STALE_S:
             backlog: float = self.pending
         else:
-            pending = self._pending
             backlog = max(0.0, self._reported_backlog - self.prefill_rate * age)
-            backlog += pending[self._era] + pending[self._era - 1]
+            backlog += self._by_era[self._era] + self._by_era[self._era - 1]
         return (backlog + DECODE_TOKENS * (self.running + self._others)) / self.prefill_rate
 
-    def load(self) -> float:
+    def share(self) -> float:
         """Share of the node's batch that is taken; above 1 when requests wait."""
         return (self.running + self._others) / self._max_running
 
     def utilisation(self, now: float) -> float:
         """Share of its time that the node needs for what was placed lately, or of its batch if that is more."""
-        return max(self._recent_work(now), self.load())
+        return max(self._recent_work(now), self.share())
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * max(0.0, 1.0 - (now - self._work_at) / _WINDOW_S)

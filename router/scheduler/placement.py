@@ -21,7 +21,13 @@ class Choice(NamedTuple):
 class Placement(NamedTuple):
     """Nodes in the order in which to try them; never empty. `tokens` of the whole prompt, estimated."""
 
-    choices: list[Choice]
+    candidates: list[tuple[Node, NodeLoad, bytes, int, int, float]]
+    """Fields of choices, in no order: most are never tried, so most are never made."""
+    order: list[int]
     tokens: int
     text_bytes: int
     model: str
+
+    def choice(self, rank: int) -> Choice:
+        """Rank 0 is the best."""
+        return Choice(*self.candidates[self.order[rank]])

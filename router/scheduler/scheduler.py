@@ -19,6 +19,8 @@ from trunkline.router.summaries import SummaryStatus
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import Finished, Load
 
+_WEIGH_S = 0.05
+
 
 @dataclass(slots=True)
 class Ticket:
@@ -35,7 +37,8 @@ class _Group:
 
     namespace: Namespace
     assumed: bool
-    members: tuple[tuple[Node, NodeLoad], ...]
+    members: tuple[tuple[int, Node, NodeLoad], ...]
+    """With the number of each in the index."""
 
 
 class Scheduler(NodeListener):
@@ -50,6 +53,8 @@ class Scheduler(NodeListener):
         self._seeds = Seeds()
         self._chance = random.Random(settings.seed)  # noqa: S311  # Spreads load; guards nothing.
         self._loads: dict[Node, NodeLoad] = {}
+        self._weigh_at = 0.0
+        self._queue_weight = 1.0
         self._groups: dict[str, tuple[Sequence[Node], tuple[_Group, ...]]] = {}
         self.burst_claims = Claims(settings.burst_ttl, settings.max_claims, clock)
         self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
@@ -60,24 +65,22 @@ class Scheduler(NodeListener):
         now = self._clock()
         keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
         tokens = keys.tokens
-        choices: list[Choice] = []
         offers: list[cost.Offer] = []
-        rho = 0.0
+        choices = []
         for group in self._grouped(prompt.model, candidates):
             chain = keys.chain(group.namespace)
             held = self._match(group, chain, keys)
-            for node, load in group.members:
-                matched = held.get(node.index, 0)
-                uncached = max(1, tokens - matched)
+            for index, node, load in group.members:
+                matched = held.get(index, 0)
+                uncached = tokens - matched
+                if uncached < 1:
+                    uncached = 1
                 wait = load.wait(now)
-                offers.append(cost.Offer(len(choices), uncached / load.prefill_rate, wait, load.load()))
-                choices.append(Choice(node, load, chain, matched, uncached, wait))
-                rho += load.utilisation(now)
-        if len(choices) > 1:
-            settings = self._settings
-            order = cost.rank(offers, rho / len(choices), settings.load_limit, settings.tie, self._chance)
-            choices = [choices[index] for index in order]
-        return Placement(choices, tokens, keys.text_bytes, prompt.model)
+                offers.append((uncached / load.prefill_rate, wait, load.share()))
+                choices.append((node, load, chain, matched, uncached, wait))
+        settings = self._settings
+        order = cost.rank(offers, self._weight(now), settings.load_limit, settings.tie, self._chance)
+        return Placement(choices, order, tokens, keys.text_bytes, prompt.model)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
@@ -124,10 +127,20 @@ class Scheduler(NodeListener):
         self._groups.clear()
         self.forget(node)
 
+    def _weight(self, now: float) -> float:
+        """Of the wait. Utilisation changes over seconds: it is not summed up anew for every request."""
+        if now >= self._weigh_at:
+            self._weigh_at = now + _WEIGH_S
+            loads = self._loads.values()
+            self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
+        return self._queue_weight
+
     def _match(self, group: _Group, chain: bytes, keys: PromptKeys) -> dict[int, int]:
         """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
-        claims = self.assumed_claims if group.assumed else self.burst_claims
-        held = {node: keys.tokens_at(count) for node, count in claims.match(chain).items()}
+        held = (self.assumed_claims if group.assumed else self.burst_claims).match(chain)
+        if held:
+            tokens = {count: keys.tokens_at(count) for count in set(held.values())}
+            held = {node: tokens[count] for node, count in held.items()}
         if not group.assumed:
             flat = memoryview(self._index.match(chain)).cast("I")
             for at in range(0, len(flat), 4):
@@ -141,12 +154,12 @@ class Scheduler(NodeListener):
         known = self._groups.get(model)
         if known is not None and known[0] is candidates:
             return known[1]
-        members: dict[tuple[Namespace, bool], list[tuple[Node, NodeLoad]]] = {}
+        members: dict[tuple[Namespace, bool], list[tuple[int, Node, NodeLoad]]] = {}
         for node in candidates:
             served = node.models.get(model) if node.models is not None else None
             namespace = Namespace(model, "", "assumed") if served is None else served.namespace
             key = (namespace, node.summary is SummaryStatus.ASSUMED)
-            members.setdefault(key, []).append((node, self.load_of(node)))
+            members.setdefault(key, []).append((node.index, node, self.load_of(node)))
         groups = tuple(_Group(namespace, assumed, tuple(nodes)) for (namespace, assumed), nodes in members.items())
         if len(self._groups) >= 1024:
             self._groups.clear()
