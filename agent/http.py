@@ -17,6 +17,7 @@ from trunkline.shared.errors import Overloaded, RequestError
 from trunkline.shared.names import HEADER_CLUSTER, HEADER_REQUEST_ID, HEADER_SALT, MAX_BODY_BYTES
 
 BODY_TIMEOUT_S = 30.0
+DISCARD_S = 2.0
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _SALT = re.compile(r"[0-9a-f]{0,64}")
 _ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/models"})
@@ -89,23 +90,33 @@ class ClusterSecret:
 
 
 async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """The whole body. Raises RequestError 413 as soon as it is over `limit` bytes, 408 when it comes too slowly."""
-    size = request.headers.get("content-length", "")
-    if size.isdigit() and int(size) > limit:
-        raise _too_large(limit)
+    """The whole body. Raises RequestError 413 when it is over `limit` bytes, 408 when it comes too slowly.
+
+    No more than `limit` bytes are kept. The rest of a body that is too large is thrown away for DISCARD_S at most: a
+    connection closed with unread data is reset, and many clients would never see the answer.
+    """
     parts: list[bytes] = []
     total = 0
+    declared = request.headers.get("content-length", "")
+    too_large = declared.isdigit() and int(declared) > limit
+    if too_large and "expect" in request.headers:
+        raise _too_large(limit)  # the client asks first, and has sent nothing
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(DISCARD_S if too_large else BODY_TIMEOUT_S) as deadline:
             async for part in request.stream():
                 total += len(part)
-                if total > limit:
-                    raise _too_large(limit)
-                parts.append(part)
+                if total <= limit:
+                    parts.append(part)
+                elif not too_large:
+                    too_large = True
+                    deadline.reschedule(asyncio.get_running_loop().time() + DISCARD_S)
     except TimeoutError:
-        raise RequestError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s", status=408) from None
+        if not too_large:
+            raise RequestError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s", status=408) from None
     except ClientDisconnect:
         raise RequestError("the client went away", status=499) from None
+    if too_large:
+        raise _too_large(limit)
     return b"".join(parts)
 
 

@@ -88,8 +88,8 @@ class Preparer:
                 field = f"messages.{index}.role"
                 raise RequestError(f"{field}: {message.role!r} is not one of {sorted(ROLES)}", param=field)
         tools, arguments = bytes(body.tools), bytes(body.chat_template_kwargs)
-        rendered = self._text.render_chat(body.messages, tools, arguments)
         framed = _framed(lambda: canonical.of_chat(body.messages, tools, arguments), "messages")
+        rendered = self._text.render_chat(body.messages, tools, arguments)
         return self._encoded(rendered, framed, namespace, special=False)
 
     def _encoded(self, text: str, framed: Canonical, namespace: Namespace, *, special: bool) -> Prompt:
@@ -110,10 +110,10 @@ class Preparer:
 def _framed(frame: Callable[[], Canonical], field: str) -> Canonical:
     try:
         return frame()
-    except UnicodeEncodeError as error:
-        raise RequestError(f"{field}: not valid Unicode: {error.reason}", param=field) from None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except msgspec.ValidationError as error:
         raise RequestError(f"{field}: a content part is malformed: {error}", status=422, param=field) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RequestError(f"{field}: not valid Unicode: {error}", param=field) from None
 
 
 def _empty(field: str) -> RequestError:

@@ -15,14 +15,15 @@ class Job:
 
     __slots__ = ("_detokenizer", "_ends", "_text", "sampling", "sequence")
 
-    def __init__(self, sequence: Sequence, text: TextModel) -> None:
+    def __init__(self, sequence: Sequence, text: TextModel, vocab: int) -> None:
+        """`vocab`: columns of the model's logits."""
         generation = sequence.generation
         params = generation.params
         self.sequence = sequence
         self._text = text
-        self._detokenizer = Detokenizer(text, list(params.stop))
+        self._detokenizer = Detokenizer(text, params.stop)
         self._ends = params.stop_ids if params.ignore_eos else params.stop_ids | text.eos_ids
-        self.sampling = SamplingState(params, generation.tokens, text.eos_ids)
+        self.sampling = SamplingState(params, generation.tokens, vocab, text.eos_ids)
 
     def take(self, sampled: Sampled) -> Delta:
         """Appends the next token to the sequence; what it adds to the text, and whether it is the last."""
@@ -33,16 +34,16 @@ class Job:
             finish = "stop"
         else:
             text = self._detokenizer.push(sampled.token)
-            if self._detokenizer.stopped:
-                finish = "stop"
-            elif sequence.outputs >= params.max_tokens:
+            if sequence.outputs >= params.max_tokens:
                 finish = "length"
-        if finish and not self._detokenizer.stopped:
+        if finish:
             text += self._detokenizer.finish()
+        if self._detokenizer.stopped:
+            finish = "stop"
         logprobs = () if params.logprobs is None else (self._logprob(sampled),)
         return Delta(text, (sampled.token,), logprobs, finish, sequence.cached_tokens)
 
     def _logprob(self, sampled: Sampled) -> TokenLogprob:
         top = tuple((token, self._text.token_bytes(token), max(score, MIN_LOGPROB)) for token, score in sampled.top)
         raw = self._text.token_bytes(sampled.token)
-        return TokenLogprob(sampled.token, raw, max(sampled.logprob, MIN_LOGPROB), top)
+        return TokenLogprob(sampled.token, raw, max(sampled.logprob or 0.0, MIN_LOGPROB), top)

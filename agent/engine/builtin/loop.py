@@ -21,7 +21,7 @@ from trunkline.agent.engine.builtin import model
 from trunkline.agent.engine.builtin.account import Account
 from trunkline.agent.engine.builtin.job import Job
 from trunkline.agent.engine.builtin.model import StepBatch
-from trunkline.agent.engine.builtin.sampling import Sampled, Sampler
+from trunkline.agent.engine.builtin.sampling import Sampled, sample
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.builtin.tokenizer import TextModel
@@ -65,7 +65,6 @@ class EngineLoop:
         self._parts = parts
         self._deliver = deliver
         self._scheduler = Scheduler(parts.cache, parts.limits)
-        self._sampler = Sampler()
         self._account = Account(parts.limits.max_running)
         self._inbox: queue.Queue[Sequence | None] = queue.Queue(parts.limits.max_waiting)
         self._jobs: dict[Sequence, Job] = {}
@@ -147,7 +146,7 @@ class EngineLoop:
             sequence = self._inbox.get(block=wait, timeout=IDLE_S)
             while True:
                 if sequence is not None:
-                    self._jobs[sequence] = Job(sequence, self._parts.text)
+                    self._jobs[sequence] = Job(sequence, self._parts.text, self._parts.model.config.vocab_size)
                     self._scheduler.add(sequence)
                 sequence = self._inbox.get_nowait()
         except queue.Empty:
@@ -177,7 +176,7 @@ class EngineLoop:
         try:
             logits = self._parts.model.forward(_batch(chunks), self._parts.kv)
             states = [self._jobs[chunk.sequence].sampling for chunk in sampling]
-            sampled = self._sampler.sample(logits, states) if sampling else []
+            sampled = sample(logits, states) if sampling else []
         except Exception as error:
             self._account.failed_steps += 1
             self._failed_in_a_row += 1

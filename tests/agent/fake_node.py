@@ -1,0 +1,133 @@
+"""A node whose engine says what the test wants, behind the real app on a real socket."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from trunkline.agent.app import create_app
+from trunkline.agent.engine.base import (
+    Delta,
+    Engine,
+    EngineLimits,
+    EngineStatus,
+    Generation,
+    GenerationStream,
+)
+from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.events import EventPublisher
+from trunkline.agent.node import Node, Serving, State
+from trunkline.agent.prepare import Preparer
+from trunkline.agent.settings import AgentSettings
+from trunkline.shared.errors import Overloaded, TrunklineError
+from trunkline.shared.names import Tier
+from trunkline.shared.namespace import Namespace
+from trunkline.shared.wire import Load, ServedModel, TierLoad
+
+MODEL = ServedModel("fake", Namespace("f", "float32", "16x1x2x1x8"), 200)
+HELLO = (Delta("Hel", (1,), cached_tokens=16), Delta("lo", (2, 3), (), "stop", 16))
+HANG = "hang"
+Step = Delta | Exception | str
+
+
+class FakeStream(GenerationStream):
+    def __init__(self, engine: "FakeEngine", script: Sequence[Step]) -> None:
+        self._engine = engine
+        self._script = script
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        for step in self._script:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, str):
+                await asyncio.Event().wait()
+            else:
+                yield step
+
+    def cancel(self) -> None:
+        self._engine.live.discard(self)
+
+
+class FakeEngine(Engine):
+    """`script` is what every generation does; `live` are the streams not yet cancelled."""
+
+    def __init__(self, script: Sequence[Step] = HELLO, room: int = 1000) -> None:
+        self.model = MODEL
+        self.pages = 10
+        self.limits = EngineLimits()
+        self.script = script
+        self.room = room
+        self.alive = True
+        self.generations: list[Generation] = []
+        self.live: set[FakeStream] = set()
+
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+
+    def submit(self, generation: Generation) -> GenerationStream:
+        if len(self.live) >= self.room:
+            raise Overloaded("full", retry_after=2.4)
+        self.generations.append(generation)
+        stream = FakeStream(self, self.script)
+        self.live.add(stream)
+        return stream
+
+    def load(self) -> Load:
+        return Load(running=len(self.live), tiers=(TierLoad(Tier.DEVICE, 10, 4, 6, 0, 6),))
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(alive=self.alive, steps=5)
+
+
+class FakeNode(Node):
+    """Starts at once, or when `gate` is set."""
+
+    def __init__(self, engine: FakeEngine, text: TextModel, secret: str | None, gate: asyncio.Event | None) -> None:
+        super().__init__(AgentSettings(Path("m"), MODEL.name, "node-1", secret=secret))
+        self._fake = engine
+        self._text = text
+        self._gate = gate
+
+    async def start(self) -> None:
+        if self._gate is not None:
+            await self._gate.wait()
+        events = EventPublisher("node-1", self._fake.load, max_keys=100)
+        events.start()
+        self._events = events
+        preparer = Preparer(self._text, MODEL.namespace, 10)
+        self.serving = Serving(self._fake, self._text, preparer, events)
+        self.state = State.READY
+
+
+@contextlib.asynccontextmanager
+async def served(
+    engine: FakeEngine, text: TextModel, *, secret: str | None = None, gate: asyncio.Event | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app on a port of its own, ready unless `gate` holds it back."""
+    node = FakeNode(engine, text, secret, gate)
+    started: list[TrunklineError | None] = []
+    config = uvicorn.Config(
+        create_app(node, started.append), http="httptools", lifespan="on", log_config=None, access_log=False
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        running = asyncio.create_task(server._serve([listener]))  # without taking over the test's signals
+        async with httpx.AsyncClient(base_url=url, timeout=20) as client:
+            await until(lambda: server.started and bool(started or gate))
+            yield client
+        server.should_exit = True
+        await running
+    assert not engine.live
+
+
+async def until(condition: object, seconds: float = 10.0) -> None:
+    """Polls a callable; fails the test when it does not come true."""
+    assert callable(condition)
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
