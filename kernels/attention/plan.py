@@ -12,6 +12,10 @@ from torch import Tensor
 QUERY_BLOCK = 512
 """Queries per prefill block. Bounds a mask to QUERY_BLOCK x context, and skips most of the triangle above it."""
 
+GROUP_KEYS = 1024
+"""Keys that a group of decodes gathers at once. What is gathered should still be in the core's cache when it is used:
+for more keys a decode at a time is faster, for fewer the calls cost more than the padding."""
+
 PADDING = 0.75
 """A decode joins a group if it fills at least this share of the group's pages."""
 
@@ -73,8 +77,9 @@ def make_plan(
     groups: list[DecodeGroup] = []
     while decodes:
         width = decodes[0][0]
+        room = min(len(decodes), max(1, GROUP_KEYS // (width * page_tokens)))
         size = 1
-        while size < len(decodes) and decodes[size][0] >= PADDING * width:
+        while size < room and decodes[size][0] >= PADDING * width:
             size += 1
         members = sorted((row, index) for _, row, index in decodes[:size])
         groups.append(_decode_group(members, contexts, width, tables, page_tokens, window, dtype))
