@@ -1,12 +1,12 @@
 """The text side of a model from a GGUF file: byte-level BPE (llama.cpp's "gpt2" tokenizer type)."""
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from trunkline.agent.engine.builtin import gguf_metadata
-from trunkline.agent.engine.builtin.gguf_metadata import Value
 from trunkline.agent.engine.builtin.tokenizer_parts import TokenizerParts, end_ids
+from trunkline.agent.engine.builtin.weights.gguf_file import read_gguf
 from trunkline.shared.errors import ConfigError
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -31,15 +31,14 @@ _FAMILIES = {
 
 def load(path: Path) -> TokenizerParts:
     """Raises ConfigError, naming the file, for one that is damaged or has another kind of tokenizer."""
-    metadata = gguf_metadata.read(path)
     try:
-        return _Source(path, metadata).parts()
+        return _Source(path, read_gguf(path).metadata).parts()
     except (KeyError, IndexError) as error:
         raise ConfigError(f"{path} is damaged or incomplete: no {error} in its head") from None
 
 
 class _Source:
-    def __init__(self, path: Path, metadata: dict[str, Value]) -> None:
+    def __init__(self, path: Path, metadata: dict[str, Any]) -> None:
         self._path = path
         self._metadata = metadata
 
