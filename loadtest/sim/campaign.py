@@ -1,0 +1,133 @@
+"""Several runs: every policy on every trace, in parallel processes. A run is the same whichever process makes it."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+
+from trunkline.loadtest.sim.cluster import Cluster
+from trunkline.loadtest.sim.policies import Setup
+from trunkline.loadtest.sim.pooled import Pooled, pooled
+from trunkline.loadtest.sim.profile import find_profile
+from trunkline.loadtest.sim.report import Row
+from trunkline.loadtest.sim.trace import Trace, load_trace
+from trunkline.shared.errors import ConfigError
+
+_POLL_S = 0.1
+_REPORT_EVERY = 64
+_STOP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What the user asks for: a fleet, and how a trace is replayed to it."""
+
+    nodes: int
+    profile: str
+    cache_tokens: int | None
+    """Per node; None: nothing is ever evicted."""
+    utilization: float | None
+    """Share of the fleet's time that the ideal's work takes; None: arrivals as in the trace."""
+    report_delay: float
+    block_tokens: int
+    seed: int
+    skip_bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A trace, sized for a scenario."""
+
+    trace: Trace
+    setup: Setup
+    ideal: Pooled
+    stretch: float
+    """Factor on arrival times."""
+    report_delay: float
+
+    @property
+    def offered(self) -> float:
+        """Share of the fleet's time that the ideal's work takes; infinite when all requests come at once."""
+        time = self.setup.nodes * self.trace.seconds * self.stretch
+        return self.ideal.work_s / time if time else float("inf")
+
+
+def prepare(path: Path, scenario: Scenario) -> Prepared:
+    """Reads the trace and sizes the fleet for it. Raises ConfigError for what does not go together."""
+    trace = load_trace(path, scenario.block_tokens, seed=scenario.seed, skip_bad=scenario.skip_bad)
+    profile, block = find_profile(scenario.profile), scenario.block_tokens
+    sizes = [-(-(record.prompt_tokens + record.output_tokens) // block) for record in trace.records]
+    if scenario.cache_tokens is None:
+        pages = sum(sizes)
+    elif (pages := scenario.cache_tokens // block) < max(sizes):
+        needed = max(sizes) * block
+        raise ConfigError(f"--cache-tokens {scenario.cache_tokens}: the longest request of {path} needs {needed}")
+    setup = Setup(scenario.nodes, profile, pages * block, block, scenario.seed)
+    ideal = pooled(trace, profile, min(pages * scenario.nodes, sum(sizes)))
+    if scenario.utilization is None:
+        stretch = 1.0
+    elif not trace.seconds:
+        raise ConfigError(f"--util {scenario.utilization}: all requests of {path} come at once")
+    else:
+        stretch = ideal.work_s / (scenario.utilization * scenario.nodes * trace.seconds)
+    return Prepared(trace, setup, ideal, stretch, scenario.report_delay)
+
+
+def run(prepared: Prepared, policy: str, progress: Callable[[], None] = lambda: None) -> Row:
+    """One policy on one trace. `progress` is called once for each request."""
+    cluster = Cluster(
+        prepared.trace, policy, prepared.setup, stretch=prepared.stretch, report_delay=prepared.report_delay
+    )
+    return Row.of(prepared.trace.name, policy, cluster.run(progress), prepared.ideal)
+
+
+def run_all(tasks: Sequence[tuple[Prepared, str]], jobs: int, progress: Callable[[int], None]) -> list[Row]:
+    """A row for each (trace, policy), in their order. `progress` gets the number of requests that were placed.
+
+    Raises what a run raises, and ends the others then.
+    """
+    context = multiprocessing.get_context("spawn")
+    placed = context.Value("q", 0)
+    with ProcessPoolExecutor(jobs, context, initializer=_start, initargs=(placed,)) as pool:
+        futures = [pool.submit(_run, prepared, policy) for prepared, policy in tasks]
+        try:
+            running: set[Future[Row]] = set(futures)
+            while running:
+                done, running = wait(running, _POLL_S, FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                progress(placed.value)
+        except BaseException:
+            placed.value = _STOP
+            pool.shutdown(cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+_placed: "Synchronized[int]"
+"""In a worker: requests placed by all of them together, or _STOP."""
+
+
+def _start(placed: "Synchronized[int]") -> None:
+    global _placed
+    _placed = placed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to every process; the first one decides.
+
+
+def _run(prepared: Prepared, policy: str) -> Row:
+    since = 0
+
+    def progress() -> None:
+        nonlocal since
+        since += 1
+        if since >= _REPORT_EVERY:
+            with _placed.get_lock():
+                if _placed.value == _STOP:
+                    raise InterruptedError("another run failed, or the user gave up")
+                _placed.value += since
+            since = 0
+
+    return run(prepared, policy, progress)

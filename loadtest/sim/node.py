@@ -1,0 +1,240 @@
+"""A node's engine, modelled: continuous batching with chunked prefill over a real `PageCache`. No I/O, no clock.
+
+The caller drives it: `submit` a job, and call `step` when the time `wake` has come. Decodes come first in a step, then
+chunks of prefill, first come first served. A page stands for a block of the trace. A job is admitted when the pages
+for its whole prompt and reply are there, so nobody is preempted; pages of replies are never shared.
+"""
+
+import math
+from collections import deque
+
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.builtin.meter import Meter
+from trunkline.loadtest.sim.profile import Profile, Step, pairs
+from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.wire import Load
+
+_RATE_WINDOW_S = 10.0
+_IDLE = math.inf
+
+
+class Job:
+    """One request on its way through a node. Tokens are the trace's, times are seconds of the caller's clock."""
+
+    __slots__ = (
+        "arrived_at",
+        "cached",
+        "chain",
+        "computed",
+        "expected",
+        "finished_at",
+        "first_token_at",
+        "generated",
+        "index",
+        "output_tokens",
+        "pages",
+        "prompt_tokens",
+        "session",
+        "started_at",
+    )
+
+    def __init__(
+        self, index: int, chain: Chain, prompt_tokens: int, output_tokens: int, arrived_at: float, session: int = 0
+    ) -> None:
+        self.index = index
+        self.chain = chain
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.session = session
+        self.arrived_at = arrived_at
+        self.started_at = self.first_token_at = self.finished_at = 0.0
+        self.expected = 0
+        """Prompt tokens in the cache when it joined the queue."""
+        self.cached = 0
+        """Prompt tokens in the cache when it was admitted: these are not computed."""
+        self.computed = 0
+        self.generated = 0
+        self.pages: list[int] = []
+
+
+class EngineModel:
+    """`begun` and `finished` hold what happened in the last `step`; the caller takes it from there."""
+
+    def __init__(self, profile: Profile, cache: PageCache, block_tokens: int) -> None:
+        self.wake = _IDLE
+        """When the step in progress ends; infinite: nothing to do."""
+        self.begun: list[Job] = []
+        """Jobs whose first token came with the last step."""
+        self.finished: list[Job] = []
+        self.work_s = 0.0
+        """Computed so far, without the fixed part of the steps, which depends on the batch and not on the placement."""
+        self.busy_s = 0.0
+        self.prefill_tokens = 0
+        self._profile = profile
+        self._cache = cache
+        self._block_tokens = block_tokens
+        self._waiting: deque[Job] = deque()
+        self._prefills: list[Job] = []
+        self._decodes: list[Job] = []
+        self._context = 0
+        """Tokens of context of all decodes."""
+        self._chunks: list[tuple[Job, int]] = []
+        """What the step in progress computes of prompts."""
+        self._began = 0.0
+        self._steps = 0
+        """Steps of decode alone that are computed in one go; 0: the step in progress has prefill."""
+        self._prefill_rate = Meter(_RATE_WINDOW_S)
+        self._utilization = Meter(_RATE_WINDOW_S)
+        self._told_busy = self._told_at = 0.0
+
+    def submit(self, job: Job, now: float) -> None:
+        """To the end of the queue. The prefix that it finds now is touched, as the built-in engine does."""
+        pages = self._cache.match(job.chain)
+        self._cache.release(pages)
+        job.expected = len(pages) * self._block_tokens
+        self._waiting.append(job)
+        if self.wake == _IDLE:
+            self._begin(now)
+        elif self._steps > 1:
+            self._cut(now)
+
+    def step(self) -> None:
+        """The step in progress ends, at `wake`, and the next one begins."""
+        now, profile = self.wake, self._profile
+        self.begun, self.finished = [], []
+        seconds = now - self._began
+        self.busy_s += seconds
+        fixed = profile.fixed_s * max(1, self._steps)
+        self.work_s += seconds - fixed
+        steps = self._steps or 1
+        if self._decodes:
+            self._decode(steps, now)
+        if self._chunks:
+            self._prefill_rate.add(sum(count for _, count in self._chunks), seconds)
+            self._prefill(now)
+        self._begin(now)
+
+    def load(self, now: float) -> Load:
+        """As the agent reports it; tokens are pseudo tokens, `PAGE_TOKENS` to a block."""
+        scale = PAGE_TOKENS / self._block_tokens
+        busy = self.busy_s + (max(0.0, now - self._began) if self.wake != _IDLE else 0.0)
+        if now > self._told_at:
+            self._utilization.add(busy - self._told_busy, now - self._told_at)
+            self._told_busy, self._told_at = busy, now
+        return Load(
+            running=len(self._prefills) + len(self._decodes),
+            waiting=len(self._waiting),
+            backlog_tokens=int(self.backlog() * scale),
+            max_running=self._profile.max_running,
+            prefill_rate=self._prefill_rate.rate * scale,
+            utilization=max(0.0, self._utilization.rate),
+            tiers=(self._cache.stats(),),
+        )
+
+    def backlog(self) -> int:
+        """Prompt tokens accepted, not expected from the cache, and not yet computed."""
+        prefills = sum(job.prompt_tokens - job.computed for job in self._prefills)
+        return prefills + sum(job.prompt_tokens - job.expected for job in self._waiting)
+
+    def _begin(self, now: float) -> None:
+        """Plans the next step."""
+        profile, decodes = self._profile, len(self._decodes)
+        budget = profile.step_tokens - decodes
+        chunks: list[tuple[Job, int]] = []
+        for job in self._prefills:
+            if budget > 0:
+                budget -= self._take(job, budget, chunks)
+        while self._waiting and budget > 0 and len(self._prefills) + decodes < profile.max_running:
+            if not self._admit(self._waiting[0], now):
+                break
+            job = self._waiting.popleft()
+            self._prefills.append(job)
+            budget -= self._take(job, budget, chunks)
+        self._chunks, self._began = chunks, now
+        if chunks:
+            tokens = sum(count for _, count in chunks)
+            area = sum(pairs(job.computed - count, job.computed) for job, count in chunks)
+            self._steps = 0
+            self.wake = now + profile.step_s(Step(tokens, area, decodes, self._context))
+        elif decodes:
+            self._steps = min(job.output_tokens - job.generated for job in self._decodes)
+            self.wake = now + self._stretch_s(self._steps)
+        else:
+            self.wake = _IDLE
+
+    def _take(self, job: Job, budget: int, chunks: list[tuple[Job, int]]) -> int:
+        """Plans the next chunk of a prompt. Pages that it fills are shared from now on: whoever is admitted after it,
+        also to this very step, need not compute them."""
+        count = min(budget, job.prompt_tokens - job.computed)
+        full = len(job.chain.keys)
+        for index in range(job.computed // self._block_tokens, min(full, (job.computed + count) // self._block_tokens)):
+            job.pages[index] = self._cache.commit(job.chain, index, job.pages[index])
+        job.computed += count
+        chunks.append((job, count))
+        return count
+
+    def _admit(self, job: Job, now: float) -> bool:
+        """Finds the job's prefix and takes its pages. False: there are not enough, and nothing was taken."""
+        pages = self._cache.match(job.chain)
+        needed = -(-(job.prompt_tokens + job.output_tokens) // self._block_tokens)
+        fresh = self._cache.allocate(needed - len(pages))
+        if fresh is None:
+            self._cache.release(pages)
+            return False
+        job.cached = job.computed = len(pages) * self._block_tokens
+        job.pages = pages + fresh
+        job.started_at = now
+        self.prefill_tokens += job.prompt_tokens - job.cached
+        return True
+
+    def _prefill(self, now: float) -> None:
+        """The step's chunks are computed; the last one of a prompt brings the first token of its reply."""
+        for job, _ in self._chunks:
+            if job.computed == job.prompt_tokens:
+                self._prefills.remove(job)
+                job.generated = 1
+                job.first_token_at = now
+                self.begun.append(job)
+                if job.output_tokens == 1:
+                    self._finish(job, now)
+                else:
+                    self._decodes.append(job)
+                    self._context += job.prompt_tokens + 1
+
+    def _decode(self, steps: int, now: float) -> None:
+        """Every sequence in decode has `steps` more tokens."""
+        self._context += steps * len(self._decodes)
+        running = []
+        for job in self._decodes:
+            job.generated += steps
+            if job.generated >= job.output_tokens:
+                self._context -= job.prompt_tokens + job.generated
+                self._finish(job, now)
+            else:
+                running.append(job)
+        self._decodes = running
+
+    def _finish(self, job: Job, now: float) -> None:
+        job.finished_at = now
+        self._cache.release(job.pages)
+        job.pages = []
+        self.finished.append(job)
+
+    def _stretch_s(self, steps: int) -> float:
+        """Seconds of so many steps of decode alone: each one's context is longer by a token per sequence."""
+        first = self._profile.step_s(Step(decodes=len(self._decodes), decode_context=self._context))
+        growth = self._profile.decode_context_s * len(self._decodes)
+        return steps * first + growth * steps * (steps - 1) / 2
+
+    def _cut(self, now: float) -> None:
+        """Somebody joined during a stretch of decode: it ends with the step that is under way."""
+        low, high = 1, self._steps
+        while low < high:
+            middle = (low + high) // 2
+            if self._began + self._stretch_s(middle) >= now:
+                high = middle
+            else:
+                low = middle + 1
+        self._steps = low
+        self.wake = self._began + self._stretch_s(low)

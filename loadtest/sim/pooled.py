@@ -1,0 +1,43 @@
+"""The ideal that runs are compared with: one cache of the fleet's total size, and every prompt served at once."""
+
+from typing import NamedTuple
+
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.chain import Chain
+from trunkline.loadtest.sim.events import EventLog
+from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
+from trunkline.loadtest.sim.profile import Profile
+from trunkline.loadtest.sim.trace import Trace
+
+
+class Pooled(NamedTuple):
+    """Tokens found in the pooled cache, of how many, and the seconds of one node's work that are left to do."""
+
+    cached_tokens: int
+    prompt_tokens: int
+    work_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.cached_tokens / self.prompt_tokens
+
+
+def pooled(trace: Trace, profile: Profile, pages: int) -> Pooled:
+    """Work: prefill of what is not found, decode, and the fixed part of one step for each step budget of prefill."""
+    cache = PageCache(pages, EventLog())
+    cached_tokens = prompt_tokens = 0
+    work_s = 0.0
+    for record in trace.records:
+        chain = Chain(NAMESPACE, record.page_tokens(trace.block_tokens))
+        held = cache.match(chain)
+        fresh = cache.allocate(len(chain.keys) - len(held)) or []
+        held += [cache.commit(chain, index, page) for index, page in enumerate(fresh, start=len(held))]
+        cache.release(held)
+        cached = (len(held) - len(fresh)) * trace.block_tokens
+        cached_tokens += cached
+        prompt_tokens += record.prompt_tokens
+        work_s += profile.prefill_s(cached, record.prompt_tokens)
+        work_s += profile.fixed_s * -(-(record.prompt_tokens - cached) // profile.step_tokens)
+        if profile.replies:
+            work_s += profile.decode_s(record.prompt_tokens, record.output_tokens)
+    return Pooled(cached_tokens, prompt_tokens, work_s)

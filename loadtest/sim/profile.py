@@ -1,0 +1,163 @@
+"""How long an engine's step takes, and what its memory holds. Seconds, tokens, bytes.
+
+step = fixed + linear * prefill tokens + quadratic * (query, key) pairs of prefill
+             + decode_sequence * sequences in decode + decode_context * tokens of their context
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from trunkline.shared.errors import ConfigError
+
+
+class Step(NamedTuple):
+    """What one step computes. `pairs`: for each prefilled token, the tokens it attends to, itself included."""
+
+    prefill_tokens: int = 0
+    pairs: float = 0.0
+    decodes: int = 0
+    decode_context: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One node's engine: model, hardware, and the limits of its batch."""
+
+    name: str
+    fixed_s: float
+    """Of every step: weights read once, kernels launched, tokens sampled."""
+    linear_s: float
+    """Per prefill token: the matrix products."""
+    quadratic_s: float
+    """Per pair of prefill attention."""
+    decode_sequence_s: float
+    decode_context_s: float
+    """Per token of context of a sequence in decode: its KV is read."""
+    step_tokens: int
+    """Token budget of a step: decodes first, then chunks of prefill."""
+    max_running: int
+    cache_tokens: int
+    """KV that fits beside the weights."""
+    kv_bytes: int
+    """KV of one token."""
+    network_bytes_s: float
+    """Into one node from the others."""
+    replies: bool = True
+    """False: a reply is its first token, and decode is left out."""
+
+    def step_s(self, step: Step) -> float:
+        return (
+            self.fixed_s
+            + self.linear_s * step.prefill_tokens
+            + self.quadratic_s * step.pairs
+            + self.decode_sequence_s * step.decodes
+            + self.decode_context_s * step.decode_context
+        )
+
+    def prefill_s(self, start: int, stop: int) -> float:
+        """Work of prefilling tokens `start` to `stop` of one prompt, without the fixed part of the steps."""
+        return self.linear_s * (stop - start) + self.quadratic_s * pairs(start, stop)
+
+    def decode_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Work of decoding a reply, without the fixed part of the steps, which a batch shares."""
+        steps = output_tokens - 1
+        context = steps * prompt_tokens + steps * (steps + 1) / 2
+        return self.decode_sequence_s * steps + self.decode_context_s * context
+
+
+def pairs(start: int, stop: int) -> float:
+    """(query, key) pairs of causal attention for the tokens from `start` to `stop`."""
+    return (stop - start) * (start + stop + 1) / 2
+
+
+def fit(base: Profile, steps: Sequence[Step], seconds: Sequence[float]) -> Profile:
+    """`base` with the five times replaced by those that measured steps suggest: least squares, none below zero.
+
+    Errors are weighted relative to each step's time, so that long steps do not drown the short ones. Raises
+    ConfigError for fewer than five steps and for times that are not positive.
+    """
+    times = np.asarray(seconds, dtype=np.float64)
+    if len(steps) < 5 or len(steps) != len(times) or not (times > 0).all():
+        raise ConfigError(f"{len(times)} step times: at least five positive ones are needed, one for each step")
+    rows = np.asarray([(1.0, *step) for step in steps], dtype=np.float64) / times[:, None]
+    scale = np.abs(rows).max(axis=0)
+    free = [column for column in range(5) if scale[column] > 0]
+    solution = np.zeros(5)
+    while free:
+        found = np.linalg.lstsq(rows[:, free] / scale[free], np.ones(len(times)), rcond=None)[0]
+        solution[:] = 0.0
+        solution[free] = found / scale[free]
+        if (found >= 0).all():
+            break
+        free.pop(int(found.argmin()))
+        solution[:] = 0.0
+    fixed, linear, quadratic, decode_sequence, decode_context = solution.tolist()
+    return replace(
+        base,
+        fixed_s=fixed,
+        linear_s=linear,
+        quadratic_s=quadratic,
+        decode_sequence_s=decode_sequence,
+        decode_context_s=decode_context,
+    )
+
+
+# H100 SXM: 989 TFLOP/s of dense bf16, 3.35 TB/s of HBM3, 80 GB (NVIDIA H100 data sheet). Model shapes: the model cards'
+# config.json. Matrix products at 55 % of peak on one GPU and 45 % on four; prefill attention at 600 TFLOP/s
+# (FlashAttention-3 paper, causal, head_dim 128, long sequences), 550 on four; memory at 80 % of its bandwidth, 75 % on
+# four. Step budget and batch: vLLM's defaults for this GPU when serving. Network: one 200 Gbit/s link per GPU.
+# These are derived, not measured here.
+_LLAMA_8B = Profile(
+    name="llama-8b-h100",
+    fixed_s=7.0e-3,  # 16 GB of weights at 2.7 TB/s, 1 ms of launches and sampling
+    linear_s=2.95e-5,  # 2 x 8.0e9 FLOP at 544 TFLOP/s
+    quadratic_s=8.7e-10,  # 4 x 32 layers x 4096 FLOP at 600 TFLOP/s
+    decode_sequence_s=2.95e-5,
+    decode_context_s=4.9e-8,  # 131,072 bytes at 2.7 TB/s
+    step_tokens=8192,
+    max_running=256,
+    cache_tokens=390_000,  # 0.9 x 80 GB less weights and 5 GB of activations
+    kv_bytes=131_072,  # 2 x 32 layers x 8 heads x 128 x 2 bytes
+    network_bytes_s=25e9,
+)
+_LLAMA_70B = Profile(
+    name="llama-70b-4xh100",
+    fixed_s=1.7e-2,  # 141 GB of weights at 4 x 2.5 TB/s, 3 ms of all-reduces, launches and sampling
+    linear_s=7.9e-5,  # 2 x 70.6e9 FLOP at 4 x 445 TFLOP/s
+    quadratic_s=1.2e-9,  # 4 x 80 layers x 8192 FLOP at 4 x 550 TFLOP/s
+    decode_sequence_s=7.9e-5,
+    decode_context_s=3.3e-8,  # 327,680 bytes at 4 x 2.5 TB/s
+    step_tokens=8192,
+    max_running=256,
+    cache_tokens=400_000,  # 0.9 x 320 GB less weights and 16 GB of activations
+    kv_bytes=327_680,  # 2 x 80 layers x 8 heads x 128 x 2 bytes
+    network_bytes_s=100e9,
+)
+# One prompt after the other and no decode: the textbook model, for reasoning about queues alone.
+_FIFO_PREFILL = Profile(
+    name="fifo-prefill",
+    fixed_s=0.0,
+    linear_s=1.0e-4,
+    quadratic_s=1.2e-9,
+    decode_sequence_s=0.0,
+    decode_context_s=0.0,
+    step_tokens=512,
+    max_running=256,
+    cache_tokens=400_000,
+    kv_bytes=327_680,
+    network_bytes_s=100e9,
+    replies=False,
+)
+
+PROFILES = {profile.name: profile for profile in (_LLAMA_8B, _LLAMA_70B, _FIFO_PREFILL)}
+
+
+def find_profile(name: str) -> Profile:
+    """Raises ConfigError naming the known ones."""
+    try:
+        return PROFILES[name]
+    except KeyError:
+        raise ConfigError(f"profile {name!r} is not known; there are {', '.join(sorted(PROFILES))}") from None

@@ -1,0 +1,118 @@
+"""`trunkline sim`."""
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare, run_all
+from trunkline.loadtest.sim.policies import find_policies
+from trunkline.loadtest.sim.profile import PROFILES, find_profile
+from trunkline.loadtest.sim.report import Row, table
+from trunkline.shared.errors import ConfigError
+
+
+def sim(
+    trace: Annotated[list[Path], typer.Option(help="Mooncake JSONL, or Azure .csv; once for each trace.")],
+    nodes: Annotated[int, typer.Option(min=1, max=4096)] = 8,
+    policy: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "trunkline",
+    profile: Annotated[str, typer.Option(help=f"Model and hardware of a node: {', '.join(PROFILES)}.")] = (
+        "llama-8b-h100"
+    ),
+    cache_tokens: Annotated[
+        str | None, typer.Option(help="KV of each node in tokens; inf: nothing is evicted. Default: the profile's.")
+    ] = None,
+    util: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=10.0, help="Stretch time so that one pooled cache's work is this share of it."),
+    ] = None,
+    report_delay: Annotated[
+        float, typer.Option(min=0.0, max=3600.0, help="Seconds until the router hears of events and load.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every choice left to chance.")] = 0,
+    block_tokens: Annotated[int, typer.Option(help="Tokens in a block of the trace.")] = 512,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out lines that cannot be used, and count them.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at once, each in its own process.")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
+) -> None:
+    """Replay traces to a simulated fleet, once for each routing policy, and compare."""
+    policies = find_policies(policy)
+    scenario = Scenario(
+        nodes=nodes,
+        profile=profile,
+        cache_tokens=_tokens(cache_tokens, profile),
+        utilization=util,
+        report_delay=report_delay,
+        block_tokens=block_tokens,
+        seed=seed,
+        skip_bad=skip_bad,
+    )
+    if json_file is not None and not json_file.parent.is_dir():
+        raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    console = Console()
+    prepared = []
+    for path in trace:
+        one = prepare(path, scenario)
+        console.print(_headline(one), highlight=False)
+        prepared.append(one)
+    rows = _run(prepared, policies, jobs)
+    for name, some in groupby(rows, key=lambda row: row.trace):
+        console.print(table(name, list(some)))
+    if json_file is not None:
+        _write(json_file, prepared, rows)
+
+
+def _tokens(text: str | None, profile: str) -> int | None:
+    if text is None:
+        return find_profile(profile).cache_tokens
+    if text == "inf":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= 1 << 40:
+        raise ConfigError(f"--cache-tokens {text!r} is neither inf nor a number of tokens")
+    return int(text)
+
+
+def _headline(prepared: Prepared) -> str:
+    trace, ideal = prepared.trace, prepared.ideal
+    skipped = f"; {trace.skipped} lines left out, the first: {trace.bad}" if trace.skipped else ""
+    return (
+        f"{trace.name}: {len(trace.records):,} requests in {trace.seconds * prepared.stretch:,.0f} s; "
+        f"one pooled cache would find {100 * ideal.ratio:.2f} % of the tokens, and its work take "
+        f"{100 * prepared.offered:.0f} % of {prepared.setup.nodes} nodes{skipped}"
+    )
+
+
+def _run(prepared: list[Prepared], policies: list[str], jobs: int) -> list[Row]:
+    tasks = [(one, name) for one in prepared for name in policies]
+    total = sum(len(one.trace.records) for one, _ in tasks)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{len(tasks)} runs", total=total)
+        return run_all(tasks, min(jobs, len(tasks)), lambda placed: bar.update(task, completed=placed))
+
+
+def _write(path: Path, prepared: list[Prepared], rows: list[Row]) -> None:
+    """The rows, and for each trace what they are compared with."""
+    traces = {
+        one.trace.name: {
+            "requests": len(one.trace.records),
+            "skipped": one.trace.skipped,
+            "stretch": one.stretch,
+            "pooled_hit_ratio": one.ideal.ratio,
+            "pooled_utilization": one.offered if one.trace.seconds else None,
+            "nodes": one.setup.nodes,
+            "profile": one.setup.profile.name,
+            "cache_tokens": one.setup.cache_tokens,
+            "report_delay_s": one.report_delay,
+            "seed": one.setup.seed,
+        }
+        for one in prepared
+    }
+    try:
+        path.write_text(json.dumps({"traces": traces, "rows": [row.json() for row in rows]}, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"--json {path}: {error}") from None
