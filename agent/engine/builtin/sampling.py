@@ -80,17 +80,18 @@ class SamplingState:
             self._seen[token] = True
 
 
+@torch.inference_mode()
 def sample(logits: Tensor, states: Sequence[SamplingState]) -> list[Sampled]:
     """One token per row of `logits`, [rows, vocab] float32, which is overwritten. `states[i]` belongs to row i."""
     wanted = [row for row, state in enumerate(states) if state.params.logprobs is not None]
-    logprobs = torch.log_softmax(logits[wanted], -1) if wanted else None
+    logprobs = torch.log_softmax(_rows(logits, wanted), -1) if wanted else None
     for row, state in enumerate(states):
         if state.adjusts:
             state.adjust(logits[row])
-    tokens: list[int] = logits.argmax(-1).tolist()
     drawn = [row for row, state in enumerate(states) if state.params.temperature >= _GREEDY_BELOW]
+    tokens: list[int] = logits.argmax(-1).tolist() if len(drawn) < len(states) else [0] * len(states)
     if drawn:
-        for row, token in zip(drawn, _draw(logits[drawn], [states[row] for row in drawn]), strict=True):
+        for row, token in zip(drawn, _draw(_rows(logits, drawn), [states[row] for row in drawn]), strict=True):
             tokens[row] = token
     sampled = [Sampled(token) for token in tokens]
     if logprobs is not None:
@@ -119,11 +120,11 @@ def _draw(logits: Tensor, states: Sequence[SamplingState]) -> list[int]:
     cut = [row for row, p in enumerate(params) if p.top_k or p.top_p < 1]
     whole = [row for row, p in enumerate(params) if not (p.top_k or p.top_p < 1)]
     if whole:
-        places = _invert(scaled[whole].softmax(-1, dtype=torch.float64), [draws[row] for row in whole])
+        places = _invert(_rows(scaled, whole).softmax(-1), [draws[row] for row in whole])
         for row, place in zip(whole, places.tolist(), strict=True):
             tokens[row] = place
     if cut:
-        chosen = _draw_cut(scaled[cut], [params[row] for row in cut], [draws[row] for row in cut])
+        chosen = _draw_cut(_rows(scaled, cut), [params[row] for row in cut], [draws[row] for row in cut])
         for row, token in zip(cut, chosen, strict=True):
             tokens[row] = token
     return tokens
@@ -155,11 +156,16 @@ def _draw_cut(
 
 
 def _invert(weights: Tensor, draws: Sequence[float]) -> Tensor:
-    """For each row of `weights` [rows, n] float64, the first place whose running total exceeds the draw's share."""
-    totals = weights.cumsum(-1)
-    places = torch.searchsorted(totals, totals[:, -1:] * _column(draws, weights), right=True)
+    """For each row of `weights` [rows, n], the first place whose running total exceeds the draw's share of all."""
+    totals = weights.cumsum(-1, dtype=torch.float64)
+    places = torch.searchsorted(totals, totals[:, -1:] * _column(draws, totals), right=True)
     return places.squeeze(-1).clamp_(max=weights.shape[-1] - 1)
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(-1)
+
+
+def _rows(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """Some rows in ascending order; all of them are not copied."""
+    return tensor if len(rows) == len(tensor) else tensor[list(rows)]
