@@ -87,7 +87,12 @@ class Account:
             requests=self._requests,
             false_hits=false_hits,
         )
-        self.status = EngineStatus(self.alive, self.steps, scheduler.preemptions, self.failed_steps, self.failed_checks)
+        self.status = EngineStatus(
+            steps=self.steps,
+            preemptions=scheduler.preemptions,
+            failed_steps=self.failed_steps,
+            failed_checks=self.failed_checks,
+        )
 
     def _turn(self, busy_s: float) -> None:
         now = time.monotonic()

@@ -6,6 +6,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import torch
 
@@ -20,7 +21,7 @@ from trunkline.agent.engine.base import (
     GenerationStream,
 )
 from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts
-from trunkline.agent.engine.builtin.model import Chunk, StepBatch
+from trunkline.agent.engine.builtin.model import Chunk, Model, StepBatch
 from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.engine.builtin.weights import fingerprint, load_model
@@ -45,12 +46,19 @@ log = logging.getLogger(__name__)
 class BuiltinEngine(Engine):
     """Owns an engine thread and the streams that it feeds."""
 
-    def __init__(self, settings: AgentSettings, text: TextModel, open_sink: Callable[[int], EngineSink]) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        text: TextModel,
+        open_sink: Callable[[int], EngineSink],
+        load: Callable[[Path, torch.dtype], Model] = load_model,
+    ) -> None:
         """`open_sink` is called once, from a worker thread, with the number of pages, before any is used."""
         self.limits = settings.limits
         self._settings = settings
         self._text = text
         self._open_sink = open_sink
+        self._load_model = load
         self._streams: dict[Sequence, _Stream] = {}
         self._loop: EngineLoop | None = None
 
@@ -129,7 +137,7 @@ class BuiltinEngine(Engine):
         settings = self._settings
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        model = load_model(settings.model, DTYPE, "cpu")
+        model = self._load_model(settings.model, DTYPE)
         layout = model.config.page_layout(DTYPE)
         self.pages = settings.pages or settings.kv_bytes // layout.page_bytes
         if self.pages < 1:

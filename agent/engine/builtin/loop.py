@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -97,7 +97,7 @@ class EngineLoop:
 
     def status(self) -> EngineStatus:
         """As of the last step."""
-        return self._account.status
+        return replace(self._account.status, alive=self._account.alive)
 
     def stop(self) -> None:
         """Ends every sequence with an error after the step that is running. Does not wait; see `join`."""
