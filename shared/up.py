@@ -33,7 +33,7 @@ def up(
     ] = DEFAULT_MODEL,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the router's endpoint.")] = ROUTER_PORT,
     agent_port: Annotated[int, typer.Option(min=1, max=65000, help="First port tried for agents.")] = AGENT_PORT,
-    kv_memory: Annotated[str, typer.Option(help="KV cache of each agent, for example 512MiB.")] = "256MiB",
+    kv_memory: Annotated[str, typer.Option(help="KV cache of each agent, for example 512MiB.")] = "768MiB",
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
 ) -> None:
     """Serve a cluster of one router and N agents on this machine until Ctrl-C."""

@@ -134,7 +134,7 @@ def _ask(cluster: Cluster, messages: list[dict[str, str]]) -> httpx.Response:
 def _until_summary_arrives(cluster: Cluster, ask: Callable[[], httpx.Response]) -> httpx.Response:
     """Events travel within tens of milliseconds; a loaded machine is given some seconds."""
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and not any(node["summary_keys"] for node in _nodes(cluster)):
+    while time.monotonic() < deadline and not any(node["keys"] for node in _nodes(cluster)):
         time.sleep(0.05)
     return ask()
 
