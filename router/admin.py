@@ -17,7 +17,7 @@ from trunkline.shared.errors import RequestError
 
 def api(context: Context) -> FastAPI:
     """The FastAPI application. Every error has OpenAI's shape."""
-    app = FastAPI(title="Trunkline router", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="Trunkline router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     metrics = CollectorRegistry()
     metrics.register(RouterCollector(context))
 

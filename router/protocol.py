@@ -81,7 +81,7 @@ class EdgeProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._reject(RequestError(f"not a valid HTTP request: {error}"))
         except httptools.HttpParserUpgrade:
-            self._reject(RequestError("this server upgrades to no other protocol"))
+            self._reject(_upgrade_refused())
         else:
             if in_head and self._in_head:
                 self._head_bytes += len(data)
@@ -148,6 +148,9 @@ class EdgeProtocol(HttpToolsProtocol):
             unframed=old,
         )
         self.cycle = exchange  # type: ignore[assignment]
+        if parser.should_upgrade():  # The parser takes what follows for the other protocol: no body will come.
+            exchange.keep_alive = False
+            exchange.fail(_upgrade_refused())
         if self._front is None and not self.flow.write_paused:
             self._start_asgi_task(exchange, None)
         else:
@@ -224,6 +227,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _reject(self, error: RequestError) -> None:
         """The input makes no sense any more: what is under way is finished, then the connection ends."""
+        if self._deaf:
+            return
         self._deaf = True
         front = self._front
         if isinstance(front, Exchange) and front.relay is None:
@@ -249,3 +254,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
+
+
+def _upgrade_refused() -> RequestError:
+    return RequestError("this server upgrades to no other protocol")
