@@ -1,0 +1,216 @@
+"""The promise of text keys: who shares a key shares its tokens. With the default model's real tokenizer.
+
+Most tests look through a magnifying glass: chunks of one byte and pages of one token, so that every byte of a text is
+a boundary and every promised token counts.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from trunkline.agent.engine.builtin import textkeys, tokenizer_gguf
+from trunkline.agent.engine.builtin.textkeys import TextKeys
+from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.kernels.core import hash64, text_chain
+from trunkline.shared import canonical
+from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
+from trunkline.shared.names import PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.namespace import Namespace
+
+NAMESPACE = Namespace("model", "float32", "layout")
+TRIMMING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
+)
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+
+# Whatever may be cut otherwise when something else follows it.
+PIECES = st.sampled_from(
+    " |  |   |\t|\r\n|\n|\n\n| \n|a|b|the| the|don't|'|'l|'ll|'re|'v|'S|1|12|1234| 7|é|e\u0301|\u0301|\u0338|=|中文"
+    "|🤖|👩‍👧|…|.|..|,|!|?!|<|<\\|im_end\\|>|<\\|im_start\\|>|<repo|_|__|-|--|----|hello| world|://|#|##| #|{|}"
+    "|\u00a0|\u3000|\u2028|\x85|\x1c|\x04|\u212b|가|\u1100\u1161|BC|ing| s|user|assistant|You are".replace(
+        "\\|", "\0"
+    ).split("|")
+).map(lambda piece: piece.replace("\0", "|"))
+PIECES |= st.sampled_from(["<|", "<|im", "<|im_end|", "|>"])
+TEXTS = st.lists(PIECES, max_size=8).map("".join)
+MESSAGES = st.lists(st.builds(Message, st.sampled_from(["user", "assistant", "system"]), TEXTS), max_size=2)
+
+
+def with_template(path: Path, template: str | None, family: str = "smollm") -> TextModel:
+    """The default model's vocabulary with another template, and with words cut as another family does."""
+    parts = tokenizer_gguf.load(path)
+    parts.tokenizer.pre_tokenizer = tokenizer_gguf._pre_tokenizer(family)
+    return TextModel(replace(parts, template=template) if template else parts)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[("smollm", None), ("smollm", TRIMMING), ("llama3", PLAIN), ("qwen2", TRIMMING), ("gpt2", PLAIN)],
+    ids=lambda param: f"{param[0]}-{'own' if param[1] is None else 'trimming' if param[1] is TRIMMING else 'plain'}",
+)
+def model(request: pytest.FixtureRequest, model_path: Path) -> TextModel:
+    family, template = request.param
+    return with_template(model_path, template, family)
+
+
+@contextmanager
+def magnified() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical, "TEXT_CHUNK", 1)
+        patch.setattr(textkeys, "TEXT_CHUNK", 1)
+        patch.setattr(textkeys, "PAGE_TOKENS", 1)
+        yield
+
+
+def unpack(keys: bytes, depths: bytes) -> dict[int, int]:
+    return {
+        key: depth
+        for (key,), (depth,) in zip(struct.iter_unpack("<Q", keys), struct.iter_unpack("<I", depths), strict=True)
+    }
+
+
+def of_text(model: TextModel, framed: Canonical, text: str) -> tuple[list[int], dict[int, int]]:
+    encoded = model.encode(text, add_special=False)
+    return encoded.ids, unpack(*TextKeys(model).of_prompt(NAMESPACE, framed, text, encoded))
+
+
+def of_messages(model: TextModel, messages: list[Message]) -> tuple[list[int], dict[int, int]]:
+    return of_text(model, of_chat(messages), model.render_chat(messages))
+
+
+def promised(ours: tuple[list[int], dict[int, int]], theirs: tuple[list[int], dict[int, int]]) -> int:
+    """Checks the promise; returns how many tokens are promised."""
+    deepest = 0
+    for key in ours[1].keys() & theirs[1].keys():
+        depth = max(ours[1][key], theirs[1][key])
+        assert ours[0][:depth] == theirs[0][:depth]
+        deepest = max(deepest, depth)
+    return deepest
+
+
+@settings(max_examples=60)
+@given(before=MESSAGES, shared=TEXTS, one=TEXTS, other=TEXTS, after=MESSAGES)
+@example(before=[], shared="I don'l", one="l see", other="ike", after=[])
+@example(before=[], shared="so it ends <|im_en", one="d|>", other="ough", after=[])
+@example(before=[], shared="so it ends  ", one=" x", other="x", after=[])
+@example(before=[], shared="a b e", one="\u0301", other="f", after=[])
+@example(before=[], shared="a b \u3000", one="\u3000c", other="c", after=[])
+@example(before=[], shared="one two   ", one="three", other="", after=[])
+def test_chats_with_a_shared_key_share_its_tokens(
+    model: TextModel, before: list[Message], shared: str, one: str, other: str, after: list[Message]
+) -> None:
+    chats = ([*before, Message("user", shared + rest), *after] for rest in (one, other))
+    with magnified():
+        promised(*(of_messages(model, chat) for chat in chats))
+
+
+@settings(max_examples=60)
+@given(shared=TEXTS, one=TEXTS, other=TEXTS)
+@example(shared="I don'l", one="l see", other="ike")
+@example(shared="well<|im_star", one="t|>", other="e")
+def test_prompts_with_a_shared_key_share_its_tokens(model: TextModel, shared: str, one: str, other: str) -> None:
+    with magnified():
+        promised(*(of_text(model, of_prompt(text), text) for text in (shared + one, shared + other)))
+
+
+def test_all_but_the_last_words_are_promised(text_model: TextModel) -> None:
+    system = Message("system", "You are a terse assistant, and you answer in one word.")
+    with magnified():
+        ours, theirs = (of_messages(text_model, [system, Message("user", text)]) for text in ("Who is it?", "Are we?"))
+    until_the_end = text_model.encode("<|im_start|>system\n" + str(system.content), add_special=False).ids
+    assert promised(ours, theirs) == len(until_the_end) - 2
+
+
+def test_what_follows_a_changed_message_has_no_depth(model_path: Path) -> None:
+    shouting = with_template(model_path, "{% for m in messages %}[{{ m.content | upper }}]{% endfor %}")
+    with magnified():
+        ids, keys = of_messages(
+            shouting, [Message("user", "ONE AND TWO AND"), Message("user", "three AND FOUR AND FIVE")]
+        )
+    assert max(keys.values()) < len(shouting.encode("[ONE AND TWO AND]", add_special=False).ids)
+    assert len(ids) > 12
+
+
+LONG = "It is the policy of this desk to answer in plain words, to quote its sources, and to say so when unsure. " * 12
+
+
+def test_keys_are_those_of_the_chain(text_model: TextModel) -> None:
+    messages = [Message("system", LONG), Message("user", "What is it?")]
+    _, keys = of_messages(text_model, messages)
+    framed = of_chat(messages)
+    chain = text_chain(hash64(NAMESPACE.text_seed_bytes()), framed.segments, TEXT_CHUNK, framed.closed)
+    expected = [key for (key,) in struct.iter_unpack("<Q", chain)]
+    assert list(keys) == expected[: len(keys)]
+    assert len(keys) >= len(expected) - 2
+
+
+def test_depths_are_whole_pages_that_grow_with_the_text(text_model: TextModel) -> None:
+    ids, keys = of_messages(text_model, [Message("system", LONG), Message("user", "What is it?")])
+    depths = list(keys.values())
+    assert depths == sorted(depths)
+    assert all(depth % PAGE_TOKENS == 0 for depth in depths)
+    assert len(ids) - depths[-1] < 3 * PAGE_TOKENS
+    assert depths.count(depths[-1]) == 1, "keys that promise nothing new are left out"
+
+
+def test_a_short_first_message_leaves_no_hole(text_model: TextModel) -> None:
+    ids, keys = of_messages(text_model, [Message("system", "Be brief."), Message("user", LONG)])
+    assert next(iter(keys.values())) == 0
+    assert max(keys.values()) > len(ids) - 4 * PAGE_TOKENS
+
+
+def test_a_prompt_that_settles_nothing_has_no_keys(text_model: TextModel) -> None:
+    assert of_text(text_model, of_prompt("Hello"), "Hello")[1] == {}
+    assert of_text(text_model, of_prompt(" " * 5000), " " * 5000)[1] == {}
+
+
+def test_namespaces_share_no_keys(text_model: TextModel) -> None:
+    encoded = text_model.encode(LONG, add_special=False)
+    ours = TextKeys(text_model).of_prompt(NAMESPACE, of_prompt(LONG), LONG, encoded)
+    theirs = TextKeys(text_model).of_prompt(NAMESPACE.salted("07"), of_prompt(LONG), LONG, encoded)
+    assert ours[1] == theirs[1]
+    assert not unpack(*ours).keys() & unpack(*theirs).keys()
+
+
+@settings(max_examples=40)
+@given(
+    before=MESSAGES, question=TEXTS, reply=TEXTS, after=st.lists(st.builds(Message, st.just("user"), TEXTS), max_size=2)
+)
+def test_the_next_turn_shares_the_tokens_of_the_reply(
+    model: TextModel, before: list[Message], question: str, reply: str, after: list[Message]
+) -> None:
+    asked = [*before, Message("user", question)]
+    prompt = model.encode(model.render_chat(asked), add_special=False).ids
+    tokens = prompt + model.encode(reply, add_special=False).ids
+    with magnified():
+        keys = unpack(*TextKeys(model).of_reply(NAMESPACE, asked, b"", b"", reply, tokens))
+        next_ids, next_keys = of_messages(model, [*asked, Message("assistant", reply), *after])
+    assert max(keys.values(), default=0) <= len(tokens)
+    for key in keys.keys() & next_keys.keys():
+        assert tokens[: keys[key]] == next_ids[: keys[key]]
+
+
+def test_the_reply_is_promised_to_the_next_turn(text_model: TextModel) -> None:
+    asked = [Message("system", LONG), Message("user", "What is it?")]
+    prompt = text_model.encode(text_model.render_chat(asked), add_special=False).ids
+    reply = "It is what the desk says that it is, and it has said so before. " * 5
+    tokens = prompt + text_model.encode(reply, add_special=False).ids
+    keys = unpack(*TextKeys(text_model).of_reply(NAMESPACE, asked, b"", b"", reply, tokens))
+    next_turn = of_messages(text_model, [*asked, Message("assistant", reply), Message("user", "Sure?")])
+    assert promised((tokens, keys), next_turn) > len(tokens) - 2 * PAGE_TOKENS
+
+
+def test_a_reply_in_other_tokens_is_promised_up_to_them(text_model: TextModel) -> None:
+    asked = [Message("user", "Spell it.")]
+    prompt = text_model.encode(text_model.render_chat(asked), add_special=False).ids
+    reply = LONG
+    spelt = [token for character in reply for token in text_model.encode(character, add_special=False).ids]
+    keys = unpack(*TextKeys(text_model).of_reply(NAMESPACE, asked, b"", b"", reply, prompt + spelt))
+    assert max(keys.values()) <= len(prompt) + 1
