@@ -3,9 +3,16 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from trunkline.agent import models
 from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tests run in parallel: torch's threads would only wait for each other."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
