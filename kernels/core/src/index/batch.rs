@@ -1,8 +1,7 @@
 //! One call's changes for one node, sorted by partition.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::table::Placement;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -57,16 +56,21 @@ impl Batch {
             sorted[*at] = entry;
             *at += 1;
         }
-        let mut batch = Batch {
+        let concerned = match op {
+            Op::Clear => partitions,
+            _ => starts
+                .windows(2)
+                .filter(|share| share[0] < share[1])
+                .count(),
+        };
+        Batch {
             op,
             node,
             entries: sorted,
             starts,
-            pending: AtomicUsize::new(0),
+            pending: AtomicUsize::new(concerned),
             dropped: AtomicUsize::new(0),
-        };
-        *batch.pending.get_mut() = batch.concerned().count();
-        batch
+        }
     }
 
     /// The partitions that have something to do.

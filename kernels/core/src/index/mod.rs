@@ -5,12 +5,14 @@
 
 mod batch;
 mod matching;
+#[cfg(all(test, loom))]
+mod models;
 mod nodes;
 mod partition;
 mod sets;
 mod steps;
 mod table;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::collections::HashMap;

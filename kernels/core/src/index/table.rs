@@ -44,9 +44,13 @@ pub struct Placement {
 impl Placement {
     /// `partitions` is a power of two.
     pub fn new(partitions: usize) -> Self {
-        let random = RandomState::new();
+        // loom runs the same program again and again.
+        let secret = |number: u64| match cfg!(loom) {
+            true => number,
+            false => RandomState::new().hash_one(number),
+        };
         Placement {
-            secrets: [random.hash_one(0), random.hash_one(1) | 1],
+            secrets: [secret(0), secret(1) | 1],
             bits: partitions.trailing_zeros(),
         }
     }
