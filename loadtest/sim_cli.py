@@ -15,6 +15,8 @@ from trunkline.loadtest.sim.profile import PROFILES, find_profile
 from trunkline.loadtest.sim.report import Row, table
 from trunkline.shared.errors import ConfigError
 
+_FILE_WIDTH = 140
+
 
 def sim(
     trace: Annotated[list[Path], typer.Option(help="Mooncake JSONL, or Azure .csv; once for each trace.")],
@@ -53,7 +55,8 @@ def sim(
     )
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
-    console = Console()
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=_FILE_WIDTH)
     prepared = []
     for path in trace:
         one = prepare(path, scenario)

@@ -4,6 +4,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from trunkline.loadtest.sim.cluster import Outcome
@@ -68,8 +69,8 @@ def quantile(ordered: list[float], share: float) -> float:
 
 def table(title: str, rows: list[Row]) -> Table:
     """The rows of one trace, in their order."""
-    result = Table(title=title, title_justify="left")
-    result.add_column("policy")
+    result = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    result.add_column("policy", no_wrap=True)
     for name in (
         "hit %",
         "of pooled",

@@ -113,7 +113,7 @@ def _read(path: Path, parse: Callable[[str], _Line], *, header: bool, skip_bad: 
                 line = parse(text)
                 if lines and line.timestamp < lines[-1].timestamp:
                     raise ValueError("arrives before the line above it")
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 trouble = f"{path}:{number}: {error}"
                 if not skip_bad:
                     raise ConfigError(f"{trouble} (--skip-bad goes on without such lines)") from None
