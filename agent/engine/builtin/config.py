@@ -90,6 +90,11 @@ class _RopeRaw(msgspec.Struct):
 
 def parse_config(raw: Mapping[str, Any], source: str) -> ModelConfig:
     """From Hugging Face's names. Raises ConfigError that names `source`, the key and the value."""
+    family = raw.get("model_type")
+    if family not in FAMILIES:
+        raise ConfigError(
+            f"{source}: architecture {family!r} is not supported, the built-in engine runs {', '.join(FAMILIES)}"
+        )
     try:
         config = msgspec.convert(raw, _Raw, strict=True)
         rope = msgspec.convert(config.rope_parameters or config.rope_scaling or {}, _RopeRaw, strict=True)
@@ -126,8 +131,6 @@ def _problem(config: _Raw, rope: _RopeRaw) -> str | None:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
     head_dim = config.head_dim or config.hidden_size // heads
     kind = rope.type or rope.rope_type
-    if config.model_type not in FAMILIES:
-        return f"architecture {config.model_type!r} is not supported; the built-in engine runs {', '.join(FAMILIES)}"
     if config.quantization_config is not None:
         return "quantization_config: quantized safetensors are not supported; use full weights or a GGUF file"
     if heads % kv_heads:

@@ -17,25 +17,31 @@ def build(source: WeightSource, dtype: torch.dtype, device: torch.device) -> Mod
     hidden, vocab = config.hidden_size, config.vocab_size
     embedding = take("model.embed_tokens.weight", vocab, hidden)
     tied = config.tied if config.tied is not None else "lm_head.weight" not in source.names()
-    return Model(
+    model = Model(
         config,
         embedding,
         [_layer(take, index) for index in range(config.layers)],
         take("model.norm.weight", hidden),
         Linear(embedding if tied else take("lm_head.weight", vocab, hidden)),
     )
+    # Other tensors may be left over (a tied head, tables that are computed here); a bias changes what the model says.
+    for name in sorted(take.left):
+        if name.endswith(".bias"):
+            raise ConfigError(f"model {source.path}: tensor {name!r} is not one that this {config.family} has")
+    return model
 
 
 class _Taker:
     def __init__(self, source: WeightSource, dtype: torch.dtype, device: torch.device) -> None:
         self.source = source
-        self._names = set(source.names())
+        self.left = set(source.names())
         self._dtype = dtype
         self._device = device
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        if name not in self._names:
+        if name not in self.left:
             raise ConfigError(f"model {self.source.path}: tensor {name!r} is missing")
+        self.left.remove(name)
         tensor = self.source.tensor(name)
         if tensor.shape != shape:
             raise ConfigError(f"model {self.source.path}: tensor {name!r} is {list(tensor.shape)}, not {list(shape)}")

@@ -81,9 +81,7 @@ class GgufModel:
 def _config(file: GgufFile) -> ModelConfig:
     metadata = file.metadata
     family = metadata.get("general.architecture")
-    if not isinstance(family, str):
-        raise ConfigError(f"model file {file.path}: general.architecture is missing")
-    raw: dict[str, Any] = {"model_type": family, "attention_bias": "blk.0.attn_q.bias" in file.tensors}
+    raw: dict[str, Any] = {"model_type": family, "attention_bias": "blk.0.attn_output.bias" in file.tensors}
     for key, name in _SETTINGS.items():
         if f"{family}.{key}" in metadata:
             raw[name] = metadata[f"{family}.{key}"]
