@@ -11,7 +11,6 @@ Whatever is lost, repeated or reordered, and whenever the agent restarts, the in
 """
 
 import logging
-from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -41,7 +40,6 @@ MAX_HELD_KEYS = 1 << 20
 MAX_REPLAYS = 3
 """Answers to one gap that may fail to come before a snapshot is taken instead."""
 _HEAVY_KEYS = 4096
-_PAST_EPOCHS = 8
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +82,6 @@ class NodeSummary:
         self.partial = False
         self._index = index
         self._node = node
-        self._past: deque[int] = deque(maxlen=_PAST_EPOCHS)
         self._next: int | None = None
         """The next batch to apply; None: unknown, a snapshot will tell."""
         self._newest = -1
@@ -96,12 +93,19 @@ class NodeSummary:
         self._snapshot: tuple[int, int] | None = None
         """Sequence number of the snapshot that is coming in, and its next part."""
         self._finished: list[Finished] = []
+        self._reported = -1
+        """The newest batch whose reports were taken."""
 
     @property
     def status(self) -> SummaryStatus:
         if self._next is None or self._next <= self._newest:
             return SummaryStatus.SYNCING
         return SummaryStatus.PARTIAL if self.partial else SummaryStatus.EXACT
+
+    @property
+    def applied(self) -> int | None:
+        """Sequence number of the batch that the summary is right after; None while that is not known."""
+        return None if self._next is None else self._next - 1
 
     @property
     def waiting(self) -> bool:
@@ -127,6 +131,7 @@ class NodeSummary:
         """Forgets everything: the node is gone, or has been silent for too long to be believed."""
         self._enter(None)
         self._next = None
+        self._asked = None
 
     def take_finished(self) -> list[Finished]:
         """Reports of the batches applied since the last call, each once."""
@@ -141,10 +146,10 @@ class NodeSummary:
         return cleared or message.epoch != self.epoch or _keys(message) + self._held_keys > _HEAVY_KEYS
 
     def receive(self, message: Message) -> Request | None:
-        """Takes a message from either socket, in any order. Returns what to ask the agent for."""
-        if message.epoch in self._past:
-            self.counters.duplicates += 1
-            return None
+        """Takes a message from either socket, in any order. Returns what to ask the agent for.
+
+        Epochs have no order: a late message of an earlier one costs a resync, and the next heartbeat puts it right.
+        """
         match message:
             case EventBatch():
                 return self._receive_batch(message)
@@ -224,7 +229,9 @@ class NodeSummary:
         """False if the digest disagrees afterwards."""
         for event in batch.events:
             self._apply_event(event)
-        self._finished += batch.finished
+        if batch.seq > self._reported:  # else seen before: a snapshot may be older than what it replaces
+            self._finished += batch.finished
+            self._reported = batch.seq
         self._next = batch.seq + 1
         self._retries = 0
         self.counters.batches += 1
@@ -257,13 +264,14 @@ class NodeSummary:
 
     def _enter(self, epoch: int | None) -> None:
         if self.epoch is not None and epoch is not None:
-            self._past.append(self.epoch)
             self.counters.epochs += 1
         self.epoch = epoch
         self._newest = -1
+        self._reported = -1
         self._held.clear()
         self._held_keys = 0
-        self._asked = None
+        if isinstance(self._asked, Replay):
+            self._asked = None
         self._retries = 0
         self._snapshot = None
         self._empty()
