@@ -63,7 +63,9 @@ class PageCache:
                 break
             if not entry.continues(parent, namespace, tokens):
                 self.false_hits += 1
-                log.warning("false hit: key %016x at depth %d is of other tokens", key, entry.depth)
+                log.warning(
+                    "false hit: key %016x is of other tokens, after another parent or of another namespace", key
+                )
                 break
             entries.append(entry)
             parent = entry
@@ -103,7 +105,7 @@ class PageCache:
             entry = self._store(key, parent, chain, tokens, page)
         elif not entry.continues(parent, chain.namespace, tokens):
             return page
-        elif entry.page != page:
+        else:
             self.release([page])
             self._share([entry.page])
         chain.entries[index:] = [entry]

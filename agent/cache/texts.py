@@ -54,10 +54,10 @@ class TextKeys:
 
     def check(self, resident: Iterable[Entry]) -> None:
         """Raises RuntimeError unless exactly the pages in `resident` have the keys that they say they have."""
-        said = {(key, entry.page) for entry in resident for key in entry.texts}
-        kept = {(key, entry.page) for key, pages in self._pages.items() for entry, _ in pages}
+        said = sorted((key, entry.page) for entry in resident for key in entry.texts)
+        kept = sorted((key, entry.page) for key, pages in self._pages.items() for entry, _ in pages)
         if said != kept or not all(self._pages.values()):
-            raise RuntimeError(f"text keys and pages disagree: {sorted(said ^ kept)[:8]}")
+            raise RuntimeError(f"text keys and pages disagree: {sorted({*said} ^ {*kept})[:8]}")
 
     def _add(self, key: int, entry: Entry, depth: int) -> None:
         pages = self._pages.get(key, ())

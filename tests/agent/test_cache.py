@@ -87,6 +87,18 @@ def test_an_equal_page_committed_meanwhile_is_used(cache: PageCache, sink: Repla
     cache.check()
 
 
+def test_committing_a_page_again_changes_nothing(cache: PageCache) -> None:
+    chain = chain_of(1, 2, 3, 4)
+    pages = cache.allocate(4)
+    assert pages is not None
+    for index in (0, 0, 1, 2, 1, 2, 3):
+        assert cache.commit(chain, index, pages[index]) == pages[index]
+    cache.release(pages)
+    assert cache.stats() == TierLoad(0, 8, 4, 4, 0, 4)
+    assert cache.match(chain_of(1, 2, 3, 4)) == pages
+    cache.check()
+
+
 def test_namespaces_share_nothing(cache: PageCache) -> None:
     compute(cache, chain_of(1, 2))
     assert cache.match(chain_of(1, 2, namespace=NAMESPACE.salted("aa"))) == []
@@ -240,11 +252,12 @@ def test_text_keys_are_published_again_with_pages_that_came_back(cache: PageCach
     cache.attach_text(waiting, *pack((7, 16), (8, 32)))
     cache.release(pages)
     cache.release(cache.allocate(8) or [])
+    cache.attach_text(waiting, *pack((9, 16)))
     assert sink.resident == {}
     compute(cache, chain_of(1, 2))
     assert sink.resident.keys() == set(waiting.keys)
     cache.match(waiting)
-    assert sink.resident.keys() == {*waiting.keys, 7, 8}
+    assert sink.resident.keys() == {*waiting.keys, 7, 8, 9}
 
 
 def test_a_text_key_on_two_pages_goes_with_the_last(cache: PageCache, sink: Replay) -> None:

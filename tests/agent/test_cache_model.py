@@ -42,6 +42,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache = PageCache(pages, self.sink)
         self.model = CacheModel(pages)
         self.sequences: list[Sequence] = []
+        self.waiting: list[Sequence] = []
         self.loose: list[int] = []
 
     @rule(namespace=st.sampled_from(NAMESPACES), prompt=PROMPTS, texts=st.integers(0, 12))
@@ -51,10 +52,10 @@ class CacheMachine(RuleBasedStateMachine):
         self._attach(sequence, texts)
         self._fill(sequence)
 
-    @precondition(lambda self: self.sequences)
+    @precondition(lambda self: self.sequences + self.waiting)
     @rule(data=st.data(), texts=st.integers(0, 12))
     def attach_more(self, data: st.DataObject, texts: int) -> None:
-        self._attach(data.draw(st.sampled_from(self.sequences)), texts)
+        self._attach(data.draw(st.sampled_from(self.sequences + self.waiting)), texts)
 
     @precondition(lambda self: self.sequences)
     @rule(data=st.data(), commits=st.integers(1, 6))
@@ -76,14 +77,20 @@ class CacheMachine(RuleBasedStateMachine):
         self._fill(sequence)
 
     @precondition(lambda self: self.sequences)
-    @rule(data=st.data(), keep=st.booleans())
-    def finish_or_preempt(self, data: st.DataObject, keep: bool) -> None:
+    @rule(data=st.data(), preempt=st.booleans())
+    def finish_or_preempt(self, data: st.DataObject, preempt: bool) -> None:
         sequence = data.draw(st.sampled_from(self.sequences))
-        self._release(sequence.pages)
         self.sequences.remove(sequence)
-        if keep:
-            self._match(sequence)
-            self._fill(sequence)
+        self._release(sequence.pages)
+        if preempt:
+            self.waiting.append(sequence)
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def resume(self) -> None:
+        sequence = self.waiting.pop(0)
+        self._match(sequence)
+        self._fill(sequence)
 
     @precondition(lambda self: any(sequence.pages for sequence in self.sequences))
     @rule(data=st.data())
@@ -171,6 +178,7 @@ class CacheMachine(RuleBasedStateMachine):
         fresh = self._allocate(-(-len(sequence.chain.tokens) // PAGE_TOKENS) - len(sequence.pages))
         if fresh is None:
             self._release(sequence.pages)
+            self.waiting.append(sequence)
         else:
             sequence.pages += fresh
             self.sequences.append(sequence)
