@@ -1,0 +1,70 @@
+"""`trunkline bench`: how fast the parts are, beside their peers."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trunkline.shared.errors import ConfigError
+
+bench = typer.Typer(help="Measure a part of Trunkline beside its peers, in one run.", no_args_is_help=True)
+
+_Rounds = Annotated[int, typer.Option(min=1, help="Rounds in which the targets take turns; medians are shown.")]
+_Json = Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")]
+_Peer = Annotated[list[str] | None, typer.Option(help="NAME=URL of a peer that runs already. May be repeated.")]
+
+
+@bench.command()
+def core(rounds: _Rounds = 5, json_file: _Json = None) -> None:
+    """Key chains, prefix index and page pool, against Dynamo's where it is installed."""
+    from trunkline.loadtest.bench.core import run
+
+    _show("core", run(rounds), json_file)
+
+
+@bench.command()
+def engine(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> None:
+    """The built-in engine with the default model: prefill, decode, and what a cached prefix saves."""
+    from trunkline.loadtest.bench.engine import run
+
+    _show("engine", run(rounds, _peers(peer)), json_file)
+
+
+@bench.command()
+def router(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> None:
+    """The router's CPU time per request and per streamed chunk, and its memory."""
+    from trunkline.loadtest.bench.router import run
+
+    _show("router", run(rounds, _peers(peer)), json_file)
+
+
+def _peers(given: list[str] | None) -> dict[str, str]:
+    peers = dict(peer.partition("=")[::2] for peer in given or ())
+    for name, url in peers.items():
+        if not name or not url:
+            raise ConfigError(f"--peer: {name or url!r} is not NAME=URL")
+    return peers
+
+
+def _show(name: str, rows: list[dict[str, object]], json_file: Path | None) -> None:
+    """A table; one row per figure, with keys figure, ours, peer, ratio, reach and ok."""
+    table = Table(*rows[0], title=f"bench {name}", box=None)
+    for row in rows:
+        table.add_row(*map(_cell, row.values()))
+    Console().print(table)
+    if json_file is not None:
+        try:
+            json_file.write_text(json.dumps(rows, indent=1) + "\n")
+        except OSError as error:
+            raise ConfigError(f"--json: {json_file} cannot be written: {error.strerror}") from None
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
