@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,7 +21,7 @@ from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.kernels.core import hash64, text_chain
 from trunkline.shared import canonical
 from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
-from trunkline.shared.names import PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.namespace import Namespace
 
 NAMESPACE = Namespace("model", "float32", "layout")
@@ -69,30 +70,41 @@ def magnified() -> Iterator[None]:
         yield
 
 
+class Known(NamedTuple):
+    """A prompt's tokens, the depths that are published for its keys, and the keys it is looked up by."""
+
+    ids: list[int]
+    depths: dict[int, int]
+    chain: set[int]
+
+
 def unpack(keys: bytes, depths: bytes) -> dict[int, int]:
-    return {
-        key: depth
-        for (key,), (depth,) in zip(struct.iter_unpack("<Q", keys), struct.iter_unpack("<I", depths), strict=True)
-    }
+    pairs = zip(struct.iter_unpack("<Q", keys), struct.iter_unpack("<I", depths), strict=True)
+    return {key: depth for (key,), (depth,) in pairs}
 
 
-def of_text(model: TextModel, framed: Canonical, text: str) -> tuple[list[int], dict[int, int]]:
+def chain(framed: Canonical) -> list[int]:
+    packed = text_chain(
+        hash64(NAMESPACE.text_seed_bytes()), framed.segments, canonical.TEXT_CHUNK, closed=framed.closed
+    )
+    return [key for (key,) in struct.iter_unpack("<Q", packed)]
+
+
+def of_text(model: TextModel, framed: Canonical, text: str) -> Known:
     encoded = model.encode(text, add_special=False)
-    return encoded.ids, unpack(*TextKeys(model).of_prompt(NAMESPACE, framed, text, encoded))
+    depths = unpack(*TextKeys(model).of_prompt(NAMESPACE, framed, text, encoded))
+    return Known(encoded.ids, depths, set(chain(framed)))
 
 
-def of_messages(model: TextModel, messages: list[Message]) -> tuple[list[int], dict[int, int]]:
+def of_messages(model: TextModel, messages: list[Message]) -> Known:
     return of_text(model, of_chat(messages), model.render_chat(messages))
 
 
-def promised(ours: tuple[list[int], dict[int, int]], theirs: tuple[list[int], dict[int, int]]) -> int:
-    """Checks the promise; returns how many tokens are promised."""
-    deepest = 0
-    for key in ours[1].keys() & theirs[1].keys():
-        depth = max(ours[1][key], theirs[1][key])
-        assert ours[0][:depth] == theirs[0][:depth]
-        deepest = max(deepest, depth)
-    return deepest
+def promised(holder: Known, asking: Known) -> int:
+    """Checks the holder's promises to who asks, and returns how many tokens it promises."""
+    depth = max((holder.depths[key] for key in holder.depths.keys() & asking.chain), default=0)
+    assert holder.ids[:depth] == asking.ids[:depth]
+    return depth
 
 
 @settings(max_examples=60)
@@ -108,7 +120,9 @@ def test_chats_with_a_shared_key_share_its_tokens(
 ) -> None:
     chats = ([*before, Message("user", shared + rest), *after] for rest in (one, other))
     with magnified():
-        promised(*(of_messages(model, chat) for chat in chats))
+        ours, theirs = (of_messages(model, chat) for chat in chats)
+    promised(ours, theirs)
+    promised(theirs, ours)
 
 
 @settings(max_examples=60)
@@ -117,7 +131,9 @@ def test_chats_with_a_shared_key_share_its_tokens(
 @example(shared="well<|im_star", one="t|>", other="e")
 def test_prompts_with_a_shared_key_share_its_tokens(model: TextModel, shared: str, one: str, other: str) -> None:
     with magnified():
-        promised(*(of_text(model, of_prompt(text), text) for text in (shared + one, shared + other)))
+        ours, theirs = (of_text(model, of_prompt(text), text) for text in (shared + one, shared + other))
+    promised(ours, theirs)
+    promised(theirs, ours)
 
 
 def test_all_but_the_last_words_are_promised(text_model: TextModel) -> None:
@@ -131,11 +147,10 @@ def test_all_but_the_last_words_are_promised(text_model: TextModel) -> None:
 def test_what_follows_a_changed_message_has_no_depth(model_path: Path) -> None:
     shouting = with_template(model_path, "{% for m in messages %}[{{ m.content | upper }}]{% endfor %}")
     with magnified():
-        ids, keys = of_messages(
-            shouting, [Message("user", "ONE AND TWO AND"), Message("user", "three AND FOUR AND FIVE")]
-        )
-    assert max(keys.values()) < len(shouting.encode("[ONE AND TWO AND]", add_special=False).ids)
-    assert len(ids) > 12
+        messages = [Message("user", "ONE AND TWO AND"), Message("user", "three AND FOUR AND FIVE")]
+        known = of_messages(shouting, messages)
+    first = shouting.encode("[ONE AND TWO AND]", add_special=False).ids
+    assert 0 < max(known.depths.values()) < len(first)
 
 
 LONG = "It is the policy of this desk to answer in plain words, to quote its sources, and to say so when unsure. " * 12
@@ -143,32 +158,30 @@ LONG = "It is the policy of this desk to answer in plain words, to quote its sou
 
 def test_keys_are_those_of_the_chain(text_model: TextModel) -> None:
     messages = [Message("system", LONG), Message("user", "What is it?")]
-    _, keys = of_messages(text_model, messages)
-    framed = of_chat(messages)
-    chain = text_chain(hash64(NAMESPACE.text_seed_bytes()), framed.segments, TEXT_CHUNK, framed.closed)
-    expected = [key for (key,) in struct.iter_unpack("<Q", chain)]
-    assert list(keys) == expected[: len(keys)]
+    keys, expected = list(of_messages(text_model, messages).depths), chain(of_chat(messages))
+    assert keys == expected[: len(keys)]
     assert len(keys) >= len(expected) - 2
 
 
 def test_depths_are_whole_pages_that_grow_with_the_text(text_model: TextModel) -> None:
-    ids, keys = of_messages(text_model, [Message("system", LONG), Message("user", "What is it?")])
-    depths = list(keys.values())
+    known = of_messages(text_model, [Message("system", LONG), Message("user", "What is it?")])
+    depths = list(known.depths.values())
     assert depths == sorted(depths)
     assert all(depth % PAGE_TOKENS == 0 for depth in depths)
-    assert len(ids) - depths[-1] < 3 * PAGE_TOKENS
+    assert len(known.ids) - depths[-1] < 3 * PAGE_TOKENS
     assert depths.count(depths[-1]) == 1, "keys that promise nothing new are left out"
 
 
 def test_a_short_first_message_leaves_no_hole(text_model: TextModel) -> None:
-    ids, keys = of_messages(text_model, [Message("system", "Be brief."), Message("user", LONG)])
-    assert next(iter(keys.values())) == 0
-    assert max(keys.values()) > len(ids) - 4 * PAGE_TOKENS
+    known = of_messages(text_model, [Message("system", "Be brief."), Message("user", LONG)])
+    depths = list(known.depths.values())
+    assert depths[0] == 0
+    assert depths[-1] > len(known.ids) - 4 * PAGE_TOKENS
 
 
 def test_a_prompt_that_settles_nothing_has_no_keys(text_model: TextModel) -> None:
-    assert of_text(text_model, of_prompt("Hello"), "Hello")[1] == {}
-    assert of_text(text_model, of_prompt(" " * 5000), " " * 5000)[1] == {}
+    assert of_text(text_model, of_prompt("Hello"), "Hello").depths == {}
+    assert of_text(text_model, of_prompt(" " * 5000), " " * 5000).depths == {}
 
 
 def test_namespaces_share_no_keys(text_model: TextModel) -> None:
@@ -191,10 +204,9 @@ def test_the_next_turn_shares_the_tokens_of_the_reply(
     tokens = prompt + model.encode(reply, add_special=False).ids
     with magnified():
         keys = unpack(*TextKeys(model).of_reply(NAMESPACE, asked, b"", b"", reply, tokens))
-        next_ids, next_keys = of_messages(model, [*asked, Message("assistant", reply), *after])
+        next_turn = of_messages(model, [*asked, Message("assistant", reply), *after])
     assert max(keys.values(), default=0) <= len(tokens)
-    for key in keys.keys() & next_keys.keys():
-        assert tokens[: keys[key]] == next_ids[: keys[key]]
+    promised(Known(tokens, keys, set()), next_turn)
 
 
 def test_the_reply_is_promised_to_the_next_turn(text_model: TextModel) -> None:
@@ -204,7 +216,7 @@ def test_the_reply_is_promised_to_the_next_turn(text_model: TextModel) -> None:
     tokens = prompt + text_model.encode(reply, add_special=False).ids
     keys = unpack(*TextKeys(text_model).of_reply(NAMESPACE, asked, b"", b"", reply, tokens))
     next_turn = of_messages(text_model, [*asked, Message("assistant", reply), Message("user", "Sure?")])
-    assert promised((tokens, keys), next_turn) > len(tokens) - 2 * PAGE_TOKENS
+    assert promised(Known(tokens, keys, set()), next_turn) > len(tokens) - 2 * PAGE_TOKENS
 
 
 def test_a_reply_in_other_tokens_is_promised_up_to_them(text_model: TextModel) -> None:
