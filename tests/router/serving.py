@@ -160,7 +160,7 @@ class Client:
     async def reply(self) -> Reply:
         async with asyncio.timeout(DEADLINE_S):
             reply = await self.head()
-            if reply.status == 100:
+            if reply.status in (100, 204):
                 return reply
             try:
                 if reply.headers.get("transfer-encoding") == "chunked":

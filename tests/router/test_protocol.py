@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.router.fakes import FakeAgent
+from tests.router.fakes import FakeAgent, Fault
 from tests.router.serving import CHAT, COMPLETIONS, Client, ask, chat, request, run, serving, until
 from trunkline.router.settings import Deadlines
 
@@ -319,7 +319,7 @@ def test_garbage_behind_a_request_does_not_reach_into_its_response() -> None:
 
 def test_client_that_leaves_behind_pipelined_requests() -> None:
     async def scenario() -> None:
-        async with FakeAgent("a", delay_s=5) as agent, serving([agent]) as served:
+        async with FakeAgent("a", fault=Fault.HANG) as agent, serving([agent]) as served:
             async with Client(served.port) as client:
                 client.writer.write(request() * 5)
                 await until(lambda: agent.in_flight == 1)
