@@ -9,7 +9,7 @@ Other tiers come behind this same interface; what is here is the device tier.
 
 import logging
 import struct
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import islice
 
@@ -137,20 +137,27 @@ class PageCache:
             self._eviction.add(entry)
 
     def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None:
-        """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32).
+        """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32, rounded
+        down to whole pages here).
 
-        Each is published while the page that ends at its depth, rounded down to whole pages, is resident for this
-        chain, now or later. One that settles less than a page is published with the first page, at depth 0, so that
-        the chain of text keys has no hole. Raises ValueError for buffers of different lengths.
+        A key is published while the page that ends at its depth is resident for this chain, now or later. It hangs
+        on the page after that one too, where its children begin: a page that many conversations share, such as the
+        end of a system prompt, has no room for the next key of each. A key that settles no page more than its parent
+        is only of use to its children, so it hangs on the page after alone.
+        Raises ValueError for buffers of different lengths.
         """
         try:
             packed = zip(struct.iter_unpack("<Q", keys), struct.iter_unpack("<I", depths), strict=True)
             texts = [(key, depth // PAGE_TOKENS) for (key,), (depth,) in packed]
         except (struct.error, ValueError):
             raise ValueError(f"{len(keys)} bytes of text keys with {len(depths)} bytes of depths") from None
-        fresh: dict[int, list[tuple[int, int]]] = {}
-        for key, page_count in texts:
-            fresh.setdefault(max(page_count - 1, 0), []).append((key, page_count * PAGE_TOKENS))
+        fresh: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        settled = 0
+        for key, pages in texts:
+            if pages > settled:
+                fresh[pages - 1].append((key, pages * PAGE_TOKENS))
+            fresh[pages].append((key, pages * PAGE_TOKENS))
+            settled = pages
         for index, some in fresh.items():
             chain.texts.setdefault(index, []).extend(some)
             if index < len(chain.entries) and chain.entries[index].page != GONE:

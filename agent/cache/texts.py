@@ -1,8 +1,8 @@
 """Which text keys hang on which resident page.
 
-The same text key can hang on several pages: equal text may settle at different depths, or be rendered into different
-tokens on another day. It is published once, with the depth of the page that has had it longest, until the last of
-them goes.
+The same text key can hang on several pages: on neighbours (see `PageCache.attach_text`), and where equal text settled
+at different depths or was rendered into other tokens on another day. It is published once, with the depth that it has
+on the page that has had it longest, until the last of them goes.
 """
 
 from collections.abc import Iterable

@@ -126,8 +126,12 @@ class CacheModel:
         return page.page
 
     def attach_text(self, held: Held, texts: list[tuple[int, int]]) -> None:
-        for index in range(max((depth for _, depth in texts), default=0) // PAGE_TOKENS + 1):
-            some = {key: depth // 16 * 16 for key, depth in texts if max(depth // PAGE_TOKENS - 1, 0) == index}
+        settled = [0, *(depth // PAGE_TOKENS for _, depth in texts)]
+        for index in range(max(settled) + 1):
+            some = {}
+            for (key, _), before, pages in zip(texts, settled, settled[1:], strict=False):
+                if pages == index or (pages == index + 1 and pages > before):
+                    some[key] = pages * PAGE_TOKENS
             held.texts.setdefault(index, {}).update(some)
             if index < len(held.verified) and self._is_resident(held.verified[index]):
                 self._attach(held.verified[index], some)

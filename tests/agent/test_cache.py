@@ -224,7 +224,7 @@ def test_clearing_leaves_held_pages_to_their_holders(cache: PageCache, sink: Rep
 
 def test_text_keys_live_with_the_page_that_ends_at_their_depth(cache: PageCache, sink: Replay) -> None:
     chain = chain_of(1, 2, 3)
-    # Before the pages are there; 7 settles less than a page, 8 and 9 share one, 10 has a partial page beyond.
+    # Before the pages are there. 7 settles less than a page, 9 not more than 8, and 10 and 11 end within one.
     cache.attach_text(chain, *pack((7, 9), (8, 16), (9, 31), (10, 40), (11, 49)))
     assert sink.resident == {}
     pages = compute(cache, chain)
@@ -233,7 +233,7 @@ def test_text_keys_live_with_the_page_that_ends_at_their_depth(cache: PageCache,
     cache.release(pages)
     sink.events.clear()
     assert len(cache.allocate(8) or ()) == 8
-    assert sink.events == [("removed", [11, three, 10, two, 9, 8, 7, one])]
+    assert sink.events == [("removed", [11, three, 10, 9, two, 8, 7, one])]
 
 
 def test_text_keys_of_resident_pages_are_published_at_once(cache: PageCache, sink: Replay) -> None:
@@ -283,11 +283,28 @@ def test_text_keys_per_page_are_bounded_and_the_oldest_go(cache: PageCache, sink
     for key in range(100, 100 + MAX_TEXT_KEYS_PER_PAGE):
         cache.attach_text(chain, *pack((key, 16)))
     cache.attach_text(chain, *pack((100, 16)))  # attached again: not the oldest any more
-    cache.attach_text(chain, *pack((1, 16), (2, 16)))
+    cache.attach_text(chain, *pack((1, 0), (2, 16)))
     assert sink.resident.keys() == {chain.keys[0], 100, *range(103, 100 + MAX_TEXT_KEYS_PER_PAGE), 1, 2}
     # Of more at once the first stay: parents, without which the others would not be found.
-    cache.attach_text(chain, *pack(*((key, 16) for key in range(200, 220))))
+    cache.attach_text(chain, *pack(*((key, 0) for key in range(200, 220))))
     assert sink.resident.keys() == {chain.keys[0], *range(200, 200 + MAX_TEXT_KEYS_PER_PAGE)}
+    cache.check()
+
+
+@pytest.mark.parametrize("preamble", [16, 32])
+def test_text_keys_of_many_conversations_on_one_page_stay_connected(sink: Replay, preamble: int) -> None:
+    # All share two pages and each has a third. The question of each ends on the second page, with the preamble
+    # (32 tokens settled) or after it (16), and the answers beyond would not be found without it.
+    cache = PageCache(40, sink)
+    questions = range(100, 100 + 3 * MAX_TEXT_KEYS_PER_PAGE)
+    for key in questions:
+        chain = chain_of(1, 2, key)
+        cache.attach_text(chain, *pack((7, preamble), (key, 32), (key + 1000, 48)))
+        cache.release(compute(cache, chain))
+    for key in questions:
+        assert sink.resident[key] == 32
+        assert sink.resident[key + 1000] == 48
+    assert sink.resident[7] == preamble
     cache.check()
 
 
