@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from starlette.background import BackgroundTask
 from starlette.responses import Response
@@ -28,8 +28,18 @@ class Answer(Response):
     explicit event, without `[DONE]` behind it.
     """
 
-    def __init__(self, reply: Reply, streams: Sequence[GenerationStream], *, stream: bool, include_usage: bool) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        streams: Sequence[GenerationStream],
+        *,
+        stream: bool,
+        include_usage: bool,
+        then: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`then` is called when the whole reply has been sent."""
         self._reply = reply
+        self._then = then
         self._streams = streams
         self._stream = stream
         self._include_usage = include_usage
@@ -40,13 +50,15 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.create_task(self._send_events(send) if self._stream else self._send_whole(send))
         watch = asyncio.create_task(_disconnected(receive))
-        outcome = "disconnected"
+        outcome, sent = "disconnected", False
         try:
             await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 outcome = "failed"
                 work.result()
-                outcome = self._reply.finish
+                outcome, sent = self._reply.finish, True
+        except TimeoutError:
+            outcome = "stalled"
         finally:
             for stream in self._streams:
                 stream.cancel()
@@ -54,6 +66,8 @@ class Answer(Response):
             watch.cancel()
             await asyncio.gather(work, watch, return_exceptions=True)
             self._log(outcome)
+        if sent and self._then is not None:
+            await self._then()
 
     async def _send_whole(self, send: Send) -> None:
         async for index, delta in self._deltas():

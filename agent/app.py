@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -26,6 +28,7 @@ from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.openai import answers, params
 from trunkline.agent.openai.body import ChatBody, CompletionBody, chat_body, completion_body
 from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
+from trunkline.agent.prepare import Prompt
 from trunkline.shared.errors import RequestError, TrunklineError
 from trunkline.shared.names import INFO_PATH
 
@@ -116,8 +119,21 @@ async def _generate(request: Request, serving: Serving, body: CompletionBody | C
     kind: type[Reply] = ChatReply if isinstance(body, ChatBody) else CompletionReply
     reply = kind(request_id, model.name, int(time.time()), [len(prompt.tokens) for prompt in prompts], n)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    then = partial(_publish_reply, serving, body, salt, prompts[0], reply) if isinstance(body, ChatBody) else None
     streams = _submit(serving.engine, generations)
-    return Answer(reply, streams, stream=bool(body.stream), include_usage=include_usage)
+    return Answer(reply, streams, stream=bool(body.stream), include_usage=include_usage, then=then)
+
+
+async def _publish_reply(serving: Serving, body: ChatBody, salt: str, prompt: Prompt, reply: Reply) -> None:
+    """The chat will go on from its first choice: routers shall find what is cached of it, the reply included."""
+    text, tokens = reply.said(0)
+    sequence = prompt.tokens + array("i", tokens)
+    try:
+        keys, depths = await serving.preparer.reply_keys(body, salt, text, sequence)
+    except RequestError as error:
+        log.debug("%s: its reply has no text keys: %s", reply.id, error.message)
+    else:
+        serving.engine.attach_text(sequence, salt, keys, depths)
 
 
 def _submit(engine: Engine, generations: list[Generation]) -> list[GenerationStream]:

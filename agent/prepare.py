@@ -2,9 +2,10 @@
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from trunkline.shared.namespace import Namespace
 
 WORKERS = 2
 TIMEOUT_S = 60.0
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -42,13 +45,21 @@ class Preparer:
 
     async def prompts(self, body: CompletionBody | ChatBody, salt: str) -> list[Prompt]:
         """One per prompt of a completion, one for a chat. Raises RequestError with the field at fault."""
+        return await self._run(self._prepare, body, self._namespace.salted(salt))
+
+    async def reply_keys(self, body: ChatBody, salt: str, reply: str, tokens: Sequence[int]) -> tuple[bytes, bytes]:
+        """Text keys, with their depths, of the chat's next turn. `tokens` are those of prompt and reply."""
+        tools, arguments = bytes(body.tools), bytes(body.chat_template_kwargs)
+        namespace = self._namespace.salted(salt)
+        return await self._run(self._text_keys.of_reply, namespace, body.messages, tools, arguments, reply, tokens)
+
+    async def _run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self._pending >= self._max_pending:
             raise Overloaded(f"{self._pending} requests are being tokenized", retry_after=1.0)
-        namespace = self._namespace.salted(salt)
         self._pending += 1
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await asyncio.get_running_loop().run_in_executor(self._executor, self._prepare, body, namespace)
+                return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
         except TimeoutError:
             raise Overloaded("tokenizing took too long", retry_after=10.0, status=503) from None
         finally:

@@ -136,6 +136,10 @@ class Engine(ABC):
         """Raises Overloaded when the queue is full, RequestError when the generation can never fit."""
 
     @abstractmethod
+    def attach_text(self, tokens: "array[int]", salt: str, keys: bytes, depths: bytes) -> None:
+        """More text keys (u64, depths u32) of a sequence whose pages may be in the cache. Dropped when it is busy."""
+
+    @abstractmethod
     def load(self) -> Load:
         """A consistent account of now. Cheap, and safe from any thread."""
 

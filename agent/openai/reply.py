@@ -13,8 +13,8 @@ class Choice:
     """What has arrived for one choice. `chars`: characters given out as events."""
 
     text: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    tokens: int = 0
     cached_tokens: int = 0
     finish: str | None = None
     chars: int = 0
@@ -40,21 +40,24 @@ class Reply(ABC):
             min(choice.cached_tokens for choice in self._choices[first : first + self._n])
             for first in range(0, len(self._choices), self._n)
         )
-        return answers.usage(sum(self._prompt_tokens), sum(choice.tokens for choice in self._choices), cached)
+        return answers.usage(sum(self._prompt_tokens), sum(len(choice.tokens) for choice in self._choices), cached)
 
     @property
     def finish(self) -> str:
         """Why the choices ended, for the log."""
         return ",".join(choice.finish or "-" for choice in self._choices)
 
+    def said(self, index: int) -> tuple[str, list[int]]:
+        """Text and tokens of a choice so far."""
+        choice = self._choices[index]
+        return "".join(choice.text), choice.tokens
+
     def add(self, index: int, delta: Delta) -> None:
         """Keeps a delta for `whole`."""
-        choice = self._account(index, delta)
-        choice.text.append(delta.text)
-        choice.logprobs.extend(delta.logprobs)
+        self._account(index, delta).logprobs.extend(delta.logprobs)
 
     def events(self, index: int, delta: Delta) -> bytes:
-        """The stream events of a delta; may be none. Nothing of it is kept."""
+        """The stream events of a delta; may be none."""
         choice = self._account(index, delta)
         events = self._events(index, choice, delta)
         choice.chars += len(delta.text)
@@ -73,7 +76,8 @@ class Reply(ABC):
 
     def _account(self, index: int, delta: Delta) -> Choice:
         choice = self._choices[index]
-        choice.tokens += len(delta.tokens)
+        choice.text.append(delta.text)
+        choice.tokens += delta.tokens
         choice.cached_tokens = delta.cached_tokens
         choice.finish = delta.finish
         return choice
@@ -133,7 +137,7 @@ class ChatReply(Reply):
 
     def _events(self, index: int, choice: Choice, delta: Delta) -> list[object]:
         chunks: list[answers.ChatChunkChoice] = []
-        if choice.tokens == len(delta.tokens):  # the first delta
+        if len(choice.tokens) == len(delta.tokens):  # the first delta
             chunks.append(answers.ChatChunkChoice(index, answers.ChatDelta("assistant", "")))
         if delta.text or delta.logprobs:
             scores = logprobs.of_chat(delta.logprobs) if delta.logprobs else None

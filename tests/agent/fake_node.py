@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from array import array
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -63,6 +64,7 @@ class FakeEngine(Engine):
         self.room = room
         self.alive = True
         self.generations: list[Generation] = []
+        self.notes: list[tuple[list[int], bytes, bytes]] = []
         self.live: set[FakeStream] = set()
 
     async def start(self) -> None: ...
@@ -75,6 +77,9 @@ class FakeEngine(Engine):
         stream = FakeStream(self, self.script)
         self.live.add(stream)
         return stream
+
+    def attach_text(self, tokens: array, salt: str, keys: bytes, depths: bytes) -> None:  # type: ignore[type-arg]
+        self.notes.append((list(tokens), keys, depths))
 
     def load(self) -> Load:
         return Load(running=len(self.live), tiers=(TierLoad(Tier.DEVICE, 10, 4, 6, 0, 6),))

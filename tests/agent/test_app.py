@@ -87,6 +87,27 @@ def test_what_reaches_the_engine(text_model: TextModel) -> None:
     run(engine, text_model, test)
 
 
+def test_the_text_keys_of_a_reply_follow_it(text_model: TextModel) -> None:
+    reply = "The library opens at nine and closes at six, and on Sundays it stays closed all day. " * 8
+    ids = text_model.encode(reply.strip(), add_special=False).ids
+    engine = FakeEngine([Delta(reply.strip(), tuple(ids), finish="length")])
+
+    async def test(client: httpx.AsyncClient) -> None:
+        for stream in (False, True):
+            await client.post("/v1/chat/completions", json=CHAT | {"stream": stream})
+        await until(lambda: len(engine.notes) == 2)
+        prompt = engine.generations[0].tokens
+        for tokens, keys, depths in engine.notes:
+            assert tokens == [*prompt, *ids]
+            assert len(keys) // 8 == len(depths) // 4 > 3
+            deepest = int.from_bytes(depths[-4:], "little")
+            assert len(prompt) < deepest <= len(tokens)
+        await client.post("/v1/completions", json=COMPLETION)
+        assert len(engine.notes) == 2
+
+    run(engine, text_model, test)
+
+
 def test_choices_are_numbered(text_model: TextModel) -> None:
     async def test(client: httpx.AsyncClient) -> None:
         answer = (await client.post("/v1/completions", json=COMPLETION | {"prompt": ["a", "b"], "n": 2})).json()

@@ -76,6 +76,24 @@ def test_what_was_generated_is_reused_too(run: Run) -> None:
     run(test)
 
 
+def test_text_keys_are_published_with_their_pages(run: Run) -> None:
+    first, later = (7).to_bytes(8, "little"), (8).to_bytes(8, "little")
+
+    async def test(toy: Toy) -> None:
+        tokens, depth = array("i", range(100, 140)), (32).to_bytes(4, "little")
+        params = SamplingParams(max_tokens=1, temperature=0)
+        await collect(toy.engine.submit(Generation("r", tokens, params, text_keys=first, text_depths=depth)))
+        assert first in toy.sink.keys
+        assert later not in toy.sink.keys
+        toy.engine.attach_text(tokens, "", later, depth)
+        toy.engine.attach_text(tokens, "00", (9).to_bytes(8, "little"), depth)
+        await until(lambda: later in toy.sink.keys)
+        await collect(toy.submit(range(10)))
+        assert (9).to_bytes(8, "little") not in toy.sink.keys
+
+    run(test)
+
+
 def test_many_at_once(run: Run) -> None:
     async def test(toy: Toy) -> None:
         streams = [toy.submit(range(100 * n, 100 * n + 20 + n), max_tokens=3 + n) for n in range(1, 20)]

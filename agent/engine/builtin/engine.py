@@ -1,9 +1,11 @@
 """The built-in engine: torch on this machine, seen from the event loop."""
 
 import asyncio
+import contextlib
 import logging
 import queue
 import time
+from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ from trunkline.agent.engine.base import (
     Generation,
     GenerationStream,
 )
-from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts
+from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts, TextNote
 from trunkline.agent.engine.builtin.model import Chunk, Model, StepBatch
 from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.builtin.tokenizer import TextModel
@@ -102,6 +104,12 @@ class BuiltinEngine(Engine):
             stream.cancel()
             raise
         return stream
+
+    def attach_text(self, tokens: "array[int]", salt: str, keys: bytes, depths: bytes) -> None:
+        if self._loop is not None and self._loop.alive and keys:
+            with contextlib.suppress(queue.Full):
+                chain = Chain(self.model.namespace.salted(salt), tokens)
+                self._loop.put(TextNote(chain, keys, depths))
 
     def load(self) -> Load:
         return self._loop.load() if self._loop else Load(max_running=self.limits.max_running)

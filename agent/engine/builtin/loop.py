@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.engine.base import Delta, EngineError, EngineLimits, EngineStatus
 from trunkline.agent.engine.builtin import model
@@ -35,6 +36,15 @@ MAX_FAILED_STEPS = 3
 """Steps that may fail one after the other; then the engine is given up."""
 
 Outcome = tuple[Sequence, Delta | RequestError]
+
+
+class TextNote(NamedTuple):
+    """Text keys, with their depths, that were found after the sequence had ended."""
+
+    chain: Chain
+    keys: bytes
+    depths: bytes
+
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +76,7 @@ class EngineLoop:
         self._deliver = deliver
         self._scheduler = Scheduler(parts.cache, parts.limits)
         self._account = Account(parts.limits.max_running)
-        self._inbox: queue.Queue[Sequence | None] = queue.Queue(parts.limits.max_waiting)
+        self._inbox: queue.Queue[Sequence | TextNote | None] = queue.Queue(parts.limits.max_waiting)
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
         self._unchecked = False
@@ -78,9 +88,9 @@ class EngineLoop:
         self._publish()
         self._thread.start()
 
-    def put(self, sequence: Sequence) -> None:
+    def put(self, item: Sequence | TextNote) -> None:
         """To the queue. Raises queue.Full."""
-        self._inbox.put_nowait(sequence)
+        self._inbox.put_nowait(item)
 
     def waiting(self) -> int:
         """Sequences accepted and not in the batch; may miss one that is just being taken from the inbox."""
@@ -121,8 +131,8 @@ class EngineLoop:
             # First not alive, then the inbox is emptied: see `BuiltinEngine.submit`.
             self._account.alive = False
             while not self._inbox.empty():
-                if (sequence := self._inbox.get_nowait()) is not None:
-                    self._scheduler.waiting.append(sequence)
+                if isinstance(item := self._inbox.get_nowait(), Sequence):
+                    self._scheduler.waiting.append(item)
             error = EngineError("the engine is closing", status=503)
             self._deliver([(s, error) for s in (*self._scheduler.running, *self._scheduler.waiting)])
             self._publish()
@@ -143,12 +153,15 @@ class EngineLoop:
     def _receive(self, *, wait: bool) -> None:
         """Takes what has arrived; with `wait`, something or IDLE_S of idleness."""
         try:
-            sequence = self._inbox.get(block=wait, timeout=IDLE_S)
+            item = self._inbox.get(block=wait, timeout=IDLE_S)
             while True:
-                if sequence is not None:
-                    self._jobs[sequence] = Job(sequence, self._parts.text, self._parts.model.config.vocab_size)
-                    self._scheduler.add(sequence)
-                sequence = self._inbox.get_nowait()
+                if isinstance(item, Sequence):
+                    self._jobs[item] = Job(item, self._parts.text, self._parts.model.config.vocab_size)
+                    self._scheduler.add(item)
+                elif item is not None:
+                    self._parts.cache.release(self._parts.cache.match(item.chain))
+                    self._parts.cache.attach_text(*item)
+                item = self._inbox.get_nowait()
         except queue.Empty:
             pass
         if wait:
