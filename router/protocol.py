@@ -28,6 +28,8 @@ HOT: dict[bytes, Callable[[bytes], Prompt]] = {
     b"/v1/chat/completions": read_chat,
 }
 _NEVER = float("inf")
+_MAX_AHEAD = 256 * 1024
+"""Bytes of pipelined requests read ahead; until then reading goes on, so that a client that leaves is noticed."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -49,6 +51,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """What is being answered: an `Exchange` or uvicorn's cycle."""
         self._in_head = False
         self._head_bytes = 0
+        self._ahead = 0
         self._deaf = False
         """Nothing more is read as HTTP: the connection ends once what is under way is written."""
         self.deadline = self.loop.time() + self._deadlines.head
@@ -88,6 +91,10 @@ class EdgeProtocol(HttpToolsProtocol):
                 if self._head_bytes > self._context.settings.max_head_bytes:
                     limit = self._context.settings.max_head_bytes
                     self._reject(RequestError(f"headers are over the limit of {limit} bytes", status=431))
+            if self.pipeline:
+                self._ahead += len(data)
+                if self._ahead > _MAX_AHEAD:
+                    self.flow.pause_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -154,7 +161,6 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._front is None and not self.flow.write_paused:
             self._start_asgi_task(exchange, None)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
 
     def on_body(self, body: bytes) -> None:
@@ -200,10 +206,13 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _advance(self) -> None:
         """The next request's turn, if there is one already."""
-        self.flow.resume_reading()
         self.deadline = self.loop.time() + self._deadlines.keep_alive
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+        following = self.pipeline.pop() if self.pipeline else None
+        if not self.pipeline:
+            self._ahead = 0
+            self.flow.resume_reading()
+        if following is not None:
+            self._start_asgi_task(*following)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._front = cycle

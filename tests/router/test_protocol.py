@@ -372,3 +372,29 @@ def test_requests_may_be_split_anywhere(data: st.DataObject) -> None:
             await until(served.idle)
 
     run(scenario())
+
+
+def test_pipelined_requests_are_not_read_without_bound() -> None:
+    async def scenario() -> None:
+        async with (
+            FakeAgent("a", delay_s=0.05) as agent,
+            serving([agent]) as served,
+            Client(served.port) as client,
+        ):
+            count, size = 40, 200_000
+            sending = asyncio.create_task(_send(client, [request(body=chat("x" * size))] * count))
+            await until(lambda: agent.in_flight == 1)
+            await asyncio.sleep(0.05)
+            assert served.inflight < 10
+            for _ in range(count):
+                assert (await client.reply()).status == 200
+            await sending
+            await until(served.idle)
+
+    run(scenario())
+
+
+async def _send(client: Client, requests: list[bytes]) -> None:
+    for raw in requests:
+        client.writer.write(raw)
+        await client.writer.drain()
