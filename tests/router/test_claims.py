@@ -1,0 +1,87 @@
+"""Claims: what is inserted is found, what is not used is forgotten, and memory is bounded."""
+
+import random
+from array import array
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline.router.scheduler.claims import Claims
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def chain(*keys: int) -> bytes:
+    return array("Q", keys).tobytes()
+
+
+def fresh(length: int, chance: random.Random) -> bytes:
+    return chain(*(chance.getrandbits(64) for _ in range(length)))
+
+
+def test_the_longest_claimed_prefix_is_found_for_every_node() -> None:
+    claims = Claims(10.0, 1000, Clock())
+    claims.insert(1, chain(1, 2, 3))
+    claims.insert(2, chain(1, 2))
+    claims.insert(2, chain(1, 2, 9))
+    assert claims.match(chain(1, 2, 3, 4)) == {1: 3, 2: 2}
+    assert claims.match(chain(1, 2, 9)) == {1: 2, 2: 3}
+    assert claims.match(chain(7)) == {}
+    assert claims.match(b"") == {}
+
+
+def test_claims_expire_unless_they_are_used() -> None:
+    clock = Clock()
+    claims = Claims(10.0, 1000, clock)
+    claims.insert(1, chain(1))
+    claims.insert(1, chain(2))
+    for _ in range(4):
+        clock.now += 4.0
+        claims.insert(1, chain(2))
+        assert claims.match(chain(2)) == {1: 1}
+    assert claims.match(chain(1)) == {}
+
+
+def test_a_long_silence_forgets_everything() -> None:
+    clock = Clock()
+    claims = Claims(10.0, 1000, clock)
+    claims.insert(1, chain(1))
+    clock.now += 11.0
+    claims.insert(1, chain(2))
+    assert claims.match(chain(1)) == {}
+    assert claims.match(chain(2)) == {1: 1}
+
+
+def test_forgotten_node_has_no_claims() -> None:
+    claims = Claims(10.0, 1000, Clock())
+    claims.insert(1, chain(1, 2))
+    claims.insert(2, chain(1, 2))
+    claims.forget(1)
+    assert claims.match(chain(1, 2)) == {2: 2}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 60), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40), st.integers(0, 5)), max_size=60))
+def test_keys_stay_within_the_bound(bound: int, inserts: list[tuple[int, int, int]]) -> None:
+    """Chains grow from a few common prefixes. The last one claimed is found as far as it fits into a generation."""
+    claims = Claims(1e9, bound, Clock())
+    chance = random.Random(7)
+    prefixes = [fresh(20, chance) for _ in range(6)]
+    for node, length, prefix in inserts:
+        keys = prefixes[prefix] + fresh(length, chance)
+        claims.insert(node, keys)
+        assert claims.keys() <= 2 * bound
+        assert claims.match(keys).get(node, 0) >= min(len(keys) // 8, bound // 2)
+
+
+def test_long_chains_are_claimed_as_a_whole() -> None:
+    claims = Claims(10.0, 1 << 20, Clock())
+    keys = fresh(10_000, random.Random(1))
+    claims.insert(3, keys)
+    assert claims.match(keys) == {3: 10_000}
