@@ -133,9 +133,10 @@ class EngineModel:
         )
 
     def backlog(self) -> int:
-        """Prompt tokens accepted, not expected from the cache, and not yet computed."""
+        """Prompt tokens accepted, not expected from the cache, and not yet computed; those of the step in progress too."""
+        planned = sum(count for _, count in self._chunks)
         prefills = sum(job.prompt_tokens - job.computed for job in self._prefills)
-        return prefills + sum(job.prompt_tokens - job.expected for job in self._waiting)
+        return planned + prefills + sum(job.prompt_tokens - job.expected for job in self._waiting)
 
     def _begin(self, now: float) -> None:
         """Plans the next step."""

@@ -86,9 +86,10 @@ def test_load_says_what_waits_in_pages_of_sixteen() -> None:
         engine.submit(_job(number, 64, 10, 0.0, first_token=1000 * number), 0.0)
     load = engine.load(0.0)
     assert (load.running, load.waiting, load.max_running) == (1, 5, 4)
-    assert load.backlog_tokens == 5 * 64 * 16 // BLOCK  # the first one is in the step
+    assert load.backlog_tokens == 6 * 64 * 16 // BLOCK  # the first one is being computed, and not done
     engine.step()
     load = engine.load(engine.wake)
+    assert load.backlog_tokens == 5 * 64 * 16 // BLOCK
     assert load.prefill_rate == pytest.approx(64 * 16 / BLOCK / PROFILE.step_s(Step(64, pairs(0, 64))))
     assert load.utilization == pytest.approx(1.0)
     assert sum(tier.total for tier in load.tiers) == 100
