@@ -123,7 +123,10 @@ def _words(word_ids: list[int | None]) -> "array[int]":
 
 
 def _ends(offsets: list[tuple[int, int]], text: str, size: int) -> "array[int]":
-    """Character offsets as byte offsets. A token that ends inside a character ends after it here."""
+    """Character offsets as byte offsets. A token that ends inside a character ends after it here.
+
+    When the tokenizer changes or leaves out a character, tokens behind it may end too early, but not behind the word.
+    """
     if len(text) == size:
         return array("i", accumulate((end for _, end in offsets), max))
     at = array("i", [0])
