@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 
-STOP_DEADLINE_S = 15.0
+STOP_DEADLINE_S = 45.0
 """From SIGTERM to SIGKILL. Longer than the drain deadline of a router or an agent."""
 
 LINE_LIMIT = 64 * 1024
