@@ -22,6 +22,8 @@ from trunkline.router.upstream import Pools
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.wire import Finished, Load
 
+_BACKLOG = 4096
+
 
 class Router(NodeListener):
     """Start -> serve -> drain. Everything runs on one event loop."""
@@ -54,7 +56,7 @@ class Router(NodeListener):
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=int(deadlines.drain),
-                backlog=4096,
+                backlog=_BACKLOG,
             )
         )
 
@@ -100,6 +102,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)  # From here on clients wait instead of being refused.
     except OSError as error:
         listener.close()
         raise ConfigError(

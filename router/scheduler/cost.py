@@ -1,6 +1,6 @@
 """The cost of a request on a node, in seconds. Pure functions, shared by the router and the simulator.
 
-    cost = work + weight * wait,    weight = 1 - rho
+    cost = work + weight * wait,    weight = 1 - rho, within bounds
 
 The work that a request adds delays everyone behind it; the queue that it joins delays only itself. At utilisation rho
 about 1 / (1 - rho) requests suffer from added work for each one that waits, hence the weight.
@@ -9,8 +9,9 @@ about 1 / (1 - rho) requests suffer from added work for each one that waits, hen
 import random
 from collections.abc import Sequence
 
-MIN_WEIGHT = 0.05
-"""Of the wait, however busy the fleet: a queue always counts for something."""
+MIN_WEIGHT, MAX_WEIGHT = 0.05, 0.5
+"""Of the wait. However busy the fleet, a queue counts for something; however idle, computing a prefix again costs more
+than waiting for it as long: a second copy of it takes the place of something else in a cache."""
 NEGLIGIBLE_S = 0.001
 """Costs closer than this are equal: less than the network's own jitter."""
 _FULL_S = 1e9
@@ -21,7 +22,7 @@ Offer = tuple[float, float, float]
 
 def queue_weight(rho: float) -> float:
     """Weight of a second of waiting, against a second of work, at fleet utilisation `rho`."""
-    return min(1.0, max(MIN_WEIGHT, 1.0 - rho))
+    return min(MAX_WEIGHT, max(MIN_WEIGHT, 1.0 - rho))
 
 
 def rank(offers: Sequence[Offer], weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:

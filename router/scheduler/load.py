@@ -22,10 +22,10 @@ class NodeLoad:
     """Load of one node. Used on the event loop only; times are `time.monotonic()`."""
 
     __slots__ = (
+        "_by_era",
         "_era",
         "_max_running",
         "_others",
-        "_by_era",
         "_report_at",
         "_reported_backlog",
         "_work_at",

@@ -54,7 +54,7 @@ class Scheduler(NodeListener):
         self._chance = random.Random(settings.seed)  # noqa: S311  # Spreads load; guards nothing.
         self._loads: dict[Node, NodeLoad] = {}
         self._weigh_at = 0.0
-        self._queue_weight = 1.0
+        self._queue_weight = cost.MAX_WEIGHT
         self._groups: dict[str, tuple[Sequence[Node], tuple[_Group, ...]]] = {}
         self.burst_claims = Claims(settings.burst_ttl, settings.max_claims, clock)
         self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
