@@ -103,6 +103,8 @@ fn a_reader_sees_old_or_new_while_the_table_is_replaced() {
                 assert!(two == Value::new(2, 1) || two.set() == 0);
                 let four = fixture.look(4);
                 assert!(four == Value::ABSENT || four == Value::new(4, 1));
+                // What a slot's key is before it has one.
+                assert_eq!(fixture.look(0), Value::ABSENT);
             })
         };
         fixture.submit(2, Value::REMOVED);
