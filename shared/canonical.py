@@ -19,6 +19,8 @@ from trunkline.shared.names import TEXT_CHUNK
 
 _PREAMBLE, _MESSAGE, _PART, _PROMPT = b"\x01", b"\x02", b"\x03", b"\x04"
 
+_NO_CALLS = msgspec.Raw(b"")
+
 
 class Message(msgspec.Struct):
     """The fields of a chat message that a template can see. Unknown ones are ignored."""
@@ -26,7 +28,7 @@ class Message(msgspec.Struct):
     role: str
     content: str | list[msgspec.Raw] | None = None
     name: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw(b"")
+    tool_calls: msgspec.Raw = _NO_CALLS
     tool_call_id: str | None = None
 
 
@@ -75,16 +77,9 @@ def of_chat(messages: Sequence[Message], tools: bytes = b"", template_kwargs: by
         segments.append(_PREAMBLE + _sized(tools) + template_kwargs)
         headers.append(len(segments[0]))
     for message in messages:
-        header = _MESSAGE + b"".join(
-            _sized(field)
-            for field in (
-                message.role.encode(),
-                (message.name or "").encode(),
-                (message.tool_call_id or "").encode(),
-                bytes(message.tool_calls),
-            )
-        )
-        for text in part_texts(message.content):
+        header = _header(message)
+        content = message.content
+        for text in (content.encode(),) if isinstance(content, str) else part_texts(content):
             segments.append(header + text)
             headers.append(len(header))
             header = _PART
@@ -109,3 +104,15 @@ _decode_part = msgspec.json.Decoder(TextPart).decode
 
 def _sized(raw: bytes) -> bytes:
     return len(raw).to_bytes(4, "little") + raw
+
+
+_NO_FIELDS = 3 * _sized(b"")
+
+
+def _header(message: Message) -> bytes:
+    """Role, name, tool call id and tool calls, each with its length in front."""
+    head = _MESSAGE + _sized(message.role.encode())
+    if message.tool_calls is _NO_CALLS and not message.name and not message.tool_call_id:
+        return head + _NO_FIELDS  # Nearly every message, and every message of every request comes by here.
+    fields = ((message.name or "").encode(), (message.tool_call_id or "").encode(), bytes(message.tool_calls))
+    return head + b"".join(map(_sized, fields))
