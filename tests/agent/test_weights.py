@@ -132,6 +132,7 @@ def _tensor(folder: Path, name: str, value: torch.Tensor) -> None:
             lambda folder: _tensor(folder, "model.layers.1.mlp.up_proj.bias", torch.zeros(96)),
             "up_proj.bias' is not one",
         ),
+        (lambda folder: _tensor(folder, "model.norm.weight", torch.full((64,), torch.nan)), "are not finite"),
         (lambda folder: _tensor(folder, "model.norm.weight", torch.zeros(65)), "is [65], not [64]"),
         (lambda folder: _tensor(folder, "model.norm.weight", torch.zeros(64, dtype=torch.int32)), "is torch.int32"),
     ],

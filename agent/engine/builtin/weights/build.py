@@ -24,9 +24,9 @@ def build(source: WeightSource, dtype: torch.dtype, device: torch.device) -> Mod
         take("model.norm.weight", hidden),
         Linear(embedding if tied else take("lm_head.weight", vocab, hidden)),
     )
-    # Other tensors may be left over (a tied head, tables that are computed here); a bias changes what the model says.
+    # A tied head may be left over, and tables that are computed here. Anything else would change what the model says.
     for name in sorted(take.left):
-        if name.endswith(".bias"):
+        if name.startswith("model.layers.") and not name.endswith(".rotary_emb.inv_freq"):
             raise ConfigError(f"model {source.path}: tensor {name!r} is not one that this {config.family} has")
     return model
 
@@ -45,7 +45,10 @@ class _Taker:
         tensor = self.source.tensor(name)
         if tensor.shape != shape:
             raise ConfigError(f"model {self.source.path}: tensor {name!r} is {list(tensor.shape)}, not {list(shape)}")
-        return tensor.to(self._device, self._dtype)
+        tensor = tensor.to(self._device, self._dtype)
+        if not tensor.isfinite().all():
+            raise ConfigError(f"model {self.source.path}: tensor {name!r} holds numbers that are not finite")
+        return tensor
 
 
 def _layer(take: _Taker, index: int) -> Layer:

@@ -55,7 +55,8 @@ class GgufTensor(NamedTuple):
             return self.raw.view(_PLAIN[self.kind]).astype(np.float32).reshape(self.shape)
         block, size = GGML_QUANT_SIZES[self.kind]
         rows = self.raw.reshape(*self.shape[:-1], self.shape[-1] // block * size)
-        plain: npt.NDArray[np.float32] = dequantize(rows, self.kind)
+        with np.errstate(all="ignore"):  # damaged scales give infinities, which whoever loads a model refuses
+            plain: npt.NDArray[np.float32] = dequantize(rows, self.kind)
         return plain.reshape(self.shape)
 
 
@@ -149,6 +150,8 @@ def _tensor(data: npt.NDArray[np.uint8], begin: int, info: _Info) -> GgufTensor:
     except ValueError:
         raise ValueError(f"tensor {info.name!r} has the unknown type {info.kind}") from None
     block, size = GGML_QUANT_SIZES[kind]
+    if 0 in info.dimensions:
+        raise ValueError(f"tensor {info.name!r} is empty")
     if info.dimensions[0] % block:
         raise ValueError(f"tensor {info.name!r} has rows of {info.dimensions[0]}, {kind.name} has blocks of {block}")
     begin += info.offset

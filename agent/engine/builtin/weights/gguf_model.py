@@ -106,13 +106,13 @@ def _config(file: GgufFile) -> ModelConfig:
 
 
 def _name(tensor: str) -> str:
-    """Hugging Face's name; a tensor that the engine does not know keeps its own."""
+    """Hugging Face's name; what the engine does not know keeps its own."""
     stem, _, kind = tensor.rpartition(".")
     if stem in _TOP:
         return f"{_TOP[stem]}.{kind}"
     block, _, rest = stem.partition(".")
     layer, _, part = rest.partition(".")
-    return f"model.layers.{layer}.{_LAYER[part]}.{kind}" if block == "blk" and part in _LAYER else tensor
+    return f"model.layers.{layer}.{_LAYER.get(part, part)}.{kind}" if block == "blk" else tensor
 
 
 def _dequantized(file: GgufFile, name: str) -> Tensor:
@@ -128,4 +128,6 @@ def _dequantized(file: GgufFile, name: str) -> Tensor:
 def _half_split(tensor: Tensor, heads: int) -> Tensor:
     """Rows of each head from (0, 1), (2, 3), ... pairs to halves; the same for a bias."""
     rows = tensor.shape[0]
+    if rows % (2 * heads):
+        return tensor  # whoever asked will refuse the shape
     return tensor.view(heads, rows // heads // 2, 2, -1).transpose(1, 2).reshape(tensor.shape)
