@@ -10,6 +10,7 @@ import typer
 
 from trunkline.agent import models as registry
 from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.listen import listen
 from trunkline.agent.models_cli import models, pull_with_progress
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import ConfigError
@@ -64,10 +65,11 @@ def agent(
         limits=EngineLimits(max_running=max_running, max_waiting=max_waiting, step_tokens=step_tokens),
         secret=load_secret(cluster_secret_file),
     )
-    # Imported here: torch takes seconds, and `--help` needs none of it.
-    from trunkline.agent.server import serve
+    with listen(host, port) as listener:
+        # Imported here: torch takes seconds, and what can go wrong before should show at once.
+        from trunkline.agent.server import serve
 
-    serve(settings)
+        serve(settings, listener)
 
 
 def parse_bytes(text: str, key: str) -> int:

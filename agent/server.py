@@ -1,4 +1,4 @@
-"""The agent process: bind, load, serve, drain."""
+"""The agent process: load, serve, drain."""
 
 import asyncio
 import logging
@@ -11,22 +11,21 @@ import uvloop
 from trunkline.agent.app import create_app
 from trunkline.agent.node import Node
 from trunkline.agent.settings import AgentSettings
-from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.shared.errors import TrunklineError
 from trunkline.shared.names import PAGE_TOKENS
 
 DRAIN_S = 30.0
 """After SIGTERM running replies may go on for so long; then they end with an error."""
 FLUSH_S = 5
 """For those errors to reach their clients."""
-BACKLOG = 1024
 
 log = logging.getLogger(__name__)
 
 
-def serve(settings: AgentSettings) -> None:
-    """Serves until SIGTERM or Ctrl-C. Raises ConfigError for what cannot be served."""
-    with _listen(settings.host, settings.port) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as run:
-        run.run(_serve(settings, listener))
+def serve(settings: AgentSettings, listener: socket.socket) -> None:
+    """Serves on `listener` until SIGTERM or Ctrl-C. Raises ConfigError for what cannot be served."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, listener))
 
 
 class Server(uvicorn.Server):
@@ -79,23 +78,6 @@ async def _serve(settings: AgentSettings, listener: socket.socket) -> None:
     await server.serve([listener])
     if failures:
         raise failures[0]
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Bound before anything is loaded, so that a taken port shows at once."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError(f"--host: {host!r} is no address: {error.strerror}") from None
-    listener = socket.socket(family, kind, proto)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
-    return listener
 
 
 def _ready_line(node: Node, listener: socket.socket) -> str:

@@ -1,0 +1,129 @@
+"""`trunkline agent` as a user runs it: what it refuses, and its life from start to SIGTERM."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from trunkline.agent import cli
+from trunkline.agent.cli import parse_bytes
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.secret import VARIABLE, load_secret
+
+AGENT = [sys.executable, "-m", "trunkline.shared.cli", "agent"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("512MiB", 512 << 20), ("2GB", 2_000_000_000), ("1048576", 1 << 20), ("1.5 gib", 3 << 29), ("64k", 64_000)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_bytes(text, "--kv-memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "-5MiB", "much", "0", "5TiB", "1e9", "MiB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ConfigError, match="--kv-memory"):
+        parse_bytes(text, "--kv-memory")
+
+
+def test_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert load_secret(None) is None
+    file = tmp_path / "secret"
+    file.write_text("a secret that is long enough\n")
+    assert load_secret(file) == "a secret that is long enough"
+    monkeypatch.setenv(VARIABLE, "from the environment")
+    assert load_secret(None) == "from the environment"
+    for bad in ("short", "two lines of secret\nare one too many", "sécret with an accent"):
+        file.write_text(bad)
+        with pytest.raises(ConfigError, match="16 printable ASCII") as caught:
+            load_secret(file)
+        assert bad not in str(caught.value)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_secret(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--model", "no-such-model"], "no-such-model"),
+        (["--kv-memory", "lots"], "--kv-memory"),
+        (["--step-tokens", "8", "--max-running", "8"], "--step-tokens"),
+        (["--log-level", "loud"], "--log-level"),
+        (["--cluster-secret-file", "/does/not/exist"], "/does/not/exist"),
+        (["--host", "256.1.1.1"], "256.1.1.1"),
+    ],
+)
+def test_flags_that_cannot_be_used(model_path: Path, flags: list[str], words: str) -> None:
+    app = typer.Typer()
+    app.command()(cli.agent)
+    result = CliRunner().invoke(app, ["--port", "0", *flags])
+    assert isinstance(result.exception, ConfigError)
+    assert words in str(result.exception)
+
+
+def refused(*flags: str) -> str:
+    """The one line on stderr of an agent that does not start."""
+    done = subprocess.run([*AGENT, *flags], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("trunkline: ")
+    return line
+
+
+def test_a_port_that_is_taken(model_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1 port {port}" in refused("--port", str(port))
+
+
+def test_a_broken_model_file(tmp_path: Path) -> None:
+    file = tmp_path / "broken.gguf"
+    file.write_bytes(b"GGUF" + b"\xff" * 100)
+    assert "broken.gguf" in refused("--port", "0", "--model", str(file))
+
+
+@pytest.fixture(scope="module")
+def agent(model_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Running, with its URL."""
+    flags = ["--port", "0", "--pages", "100", "--threads", "1", "--name", "node-7", "--log-level", "warning"]
+    with subprocess.Popen([*AGENT, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("node-7 serves smollm2-135m-instruct on http://127.0.0.1:")
+            assert line.endswith(": 100 pages, 1600 tokens of KV, context 1600\n")
+            yield process, line.split()[4].rstrip(":")
+        finally:
+            process.kill()
+
+
+def test_an_agent_serves_and_leaves_cleanly(agent: tuple[subprocess.Popen[str], str]) -> None:
+    process, url = agent
+    body = {"model": "smollm2-135m-instruct", "max_tokens": 12, "temperature": 0}
+    question = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    with httpx.Client(base_url=url, timeout=60) as client:
+        answer = client.post("/v1/chat/completions", json=body | question)
+        assert "Paris" in answer.json()["choices"][0]["message"]["content"]
+        # A stream that runs while SIGTERM comes is finished.
+        request = body | {"prompt": "Once upon a time", "stream": True, "ignore_eos": True}
+        with client.stream("POST", "/v1/completions", json=request) as stream:
+            lines = stream.iter_lines()
+            first = next(lines)
+            process.send_signal(signal.SIGTERM)
+            events = [line for line in (first, *lines) if line]
+        assert events[-1] == "data: [DONE]"
+        tokens = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+        assert tokens[-1]["choices"][0]["finish_reason"] == "length"
+    assert process.wait(30) == 0
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
