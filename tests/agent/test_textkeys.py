@@ -4,6 +4,7 @@ Most tests look through a magnifying glass: chunks of one byte and pages of one 
 a boundary and every promised token counts.
 """
 
+import json
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from typing import NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from trunkline.agent.engine.builtin import textkeys, tokenizer_gguf
 from trunkline.agent.engine.builtin.textkeys import TextKeys
 from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.builtin.tokenizer_parts import TokenizerParts
 from trunkline.kernels.core import hash64, text_chain
 from trunkline.shared import canonical
 from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
@@ -30,6 +33,8 @@ TRIMMING = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}"
 )
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+
+LONG = "It is the policy of this desk to answer in plain words, to quote its sources, and to say so when unsure. " * 12
 
 # Whatever may be cut otherwise when something else follows it.
 PIECES = st.sampled_from(
@@ -51,13 +56,42 @@ def with_template(path: Path, template: str | None, family: str = "smollm") -> T
     return TextModel(replace(parts, template=template) if template else parts)
 
 
+def sentencepiece() -> TextModel:
+    """A small tokenizer of the kind that cuts no words: spaces are part of the text that is merged."""
+    learner = Tokenizer(models.BPE())
+    learner.normalizer = normalizers.Replace(" ", "▁")
+    learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    learner.train_from_iterator([LONG, "don't hello  world   user:"], trainers.BpeTrainer(show_progress=False))
+    learnt = json.loads(learner.to_str())["model"]
+    bytes_and_pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), *learnt["vocab"]]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={piece: index for index, piece in enumerate(bytes_and_pieces)},
+            merges=[(left, right) for left, right in learnt["merges"]],
+            byte_fallback=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    return TextModel(TokenizerParts(tokenizer, frozenset(), "", "", 4096, PLAIN))
+
+
 @pytest.fixture(
     scope="module",
-    params=[("smollm", None), ("smollm", TRIMMING), ("llama3", PLAIN), ("qwen2", TRIMMING), ("gpt2", PLAIN)],
+    params=[
+        ("smollm", None),
+        ("smollm", TRIMMING),
+        ("llama3", PLAIN),
+        ("qwen2", TRIMMING),
+        ("gpt2", PLAIN),
+        ("sentencepiece", PLAIN),
+    ],
     ids=lambda param: f"{param[0]}-{'own' if param[1] is None else 'trimming' if param[1] is TRIMMING else 'plain'}",
 )
 def model(request: pytest.FixtureRequest, model_path: Path) -> TextModel:
     family, template = request.param
+    if family == "sentencepiece":
+        return sentencepiece()
     return with_template(model_path, template, family)
 
 
@@ -153,9 +187,6 @@ def test_what_follows_a_changed_message_has_no_depth(model_path: Path) -> None:
     assert 0 < max(known.depths.values()) < len(first)
 
 
-LONG = "It is the policy of this desk to answer in plain words, to quote its sources, and to say so when unsure. " * 12
-
-
 def test_keys_are_those_of_the_chain(text_model: TextModel) -> None:
     messages = [Message("system", LONG), Message("user", "What is it?")]
     keys, expected = list(of_messages(text_model, messages).depths), chain(of_chat(messages))
@@ -226,3 +257,12 @@ def test_a_reply_in_other_tokens_is_promised_up_to_them(text_model: TextModel) -
     spelt = [token for character in reply for token in text_model.encode(character, add_special=False).ids]
     keys = unpack(*TextKeys(text_model).of_reply(NAMESPACE, asked, b"", b"", reply, prompt + spelt))
     assert max(keys.values()) <= len(prompt) + 1
+
+
+def test_words_start_at_spaces_where_none_are_cut() -> None:
+    model = sentencepiece()
+    encoded = model.encode("to quote its sources", add_special=False)
+    starts = [
+        index for index in range(len(encoded.ids)) if index == 0 or encoded.words[index] != encoded.words[index - 1]
+    ]
+    assert [model.token_bytes(encoded.ids[index]) for index in starts] == [b" to", b" quote", b" its", b" sources"]

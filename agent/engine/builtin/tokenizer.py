@@ -61,7 +61,12 @@ class TextModel:
         vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocab.values(), default=-1)
         """Token ids are below it."""
-        self._bytes = _token_bytes(vocab, self.vocab_size, {entry.content for entry in added.values()})
+        own = {token: index for token, index in vocab.items() if index not in added}
+        self._bytes = _token_bytes(own, self.vocab_size)
+        for index, entry in added.items():
+            self._bytes[index] = entry.content.encode()
+        # SentencePiece cuts no words off, but usually has no token that reaches over the start of one.
+        self._cut_at_spaces = "\u2581" in "".join(own) and not any(_SPACE_INSIDE.search(token) for token in own)
         self._sizes = [len(raw) for raw in self._bytes]
 
     def encode(self, text: str, *, add_special: bool) -> Encoded:
@@ -84,7 +89,7 @@ class TextModel:
         ends.extend(accumulate(sizes))
         if (ends[-1] if ends else 0) != len(raw):
             ends = _ends(encoding.offsets, text, len(raw))
-        return Encoded(ids, ends, _words(word_ids))
+        return Encoded(ids, ends, self._cut(ids, _words(word_ids)) if self._cut_at_spaces else _words(word_ids))
 
     def render_chat(
         self, messages: Sequence[Message], tools: bytes = b"", arguments: bytes = b"", *, reply: bool = True
@@ -97,6 +102,18 @@ class TextModel:
     def token_bytes(self, token: int) -> bytes:
         """The UTF-8 bytes for which a token stands, perhaps part of a character; b"" for an id without a token."""
         return self._bytes[token] if 0 <= token < self.vocab_size else b""
+
+    def _cut(self, ids: list[int], words: "array[int]") -> "array[int]":
+        """The same words, cut again where a space follows something else."""
+        cut = array("i")
+        word, last, after_space = -1, None, True
+        for token, own in zip(ids, words, strict=True):
+            raw = self._bytes[token]
+            if own != last or (raw.startswith(b" ") and not after_space):
+                word += 1
+            last, after_space = own, raw.endswith(b" ")
+            cut.append(word)
+        return cut
 
     @cached_property
     def fingerprint(self) -> bytes:
@@ -134,13 +151,12 @@ def _ends(offsets: list[tuple[int, int]], text: str, size: int) -> "array[int]":
     return array("i", accumulate((at[end] for _, end in offsets), max))
 
 
-def _token_bytes(vocab: dict[str, int], size: int, added: set[str]) -> list[bytes]:
-    """The bytes of every token id, whichever of the two ways its vocabulary has of writing bytes as text."""
-    own = {token: index for token, index in vocab.items() if token not in added}
-    as_bytes = _of_byte_level if _BYTE_OF.keys() >= set(map(ord, set().union(*own))) else _of_sentencepiece
+def _token_bytes(vocab: dict[str, int], size: int) -> list[bytes]:
+    """The bytes of every token id, whichever of the two ways the vocabulary has of writing bytes as text."""
+    as_bytes = _of_byte_level if _BYTE_OF.keys() >= set(map(ord, set().union(*vocab))) else _of_sentencepiece
     raw = [b""] * size
     for token, index in vocab.items():
-        raw[index] = token.encode() if token in added else as_bytes(token)
+        raw[index] = as_bytes(token)
     return raw
 
 
@@ -152,6 +168,7 @@ def _byte_alphabet() -> dict[int, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+_SPACE_INSIDE = re.compile("[^\u2581]\u2581")
 _SENTENCEPIECE_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
