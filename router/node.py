@@ -47,7 +47,7 @@ class Node:
         except ValueError as error:
             raise ConfigError(f"node URL {url!r}: {error}") from None
         rest = parts.path or parts.query or parts.fragment or parts.username
-        if port is None or not parts.hostname or rest:
+        if parts.scheme not in _DEFAULT_PORTS or port is None or not parts.hostname or rest:
             raise ConfigError(f"node URL {url!r} is not of the form http://host:port")
         self.host = parts.hostname
         self.port = port
