@@ -54,7 +54,7 @@ def _gather(cache: Tensor, pages: Tensor, size: int) -> Tensor:
     """[size, kv_heads, tokens, head_dim] of `pages` [size * n]."""
     kv_heads, head_dim = cache.shape[2:]
     # Rows of one page each copy faster than any other shape.
-    return cache.flatten(1).index_select(0, pages).view(size, -1, kv_heads, head_dim).transpose(1, 2)
+    return cache.view(len(cache), -1).index_select(0, pages).view(size, -1, kv_heads, head_dim).transpose(1, 2)
 
 
 def _decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: DecodeGroup, scale: float, out: Tensor) -> None:

@@ -55,7 +55,8 @@ class KVPool:
         self.pages = pages
         self.blocks = torch.zeros(pages, layout.page_bytes, dtype=torch.uint8, device=device)
         self.data = self.blocks.view(layout.dtype)[:, : layout.elements].view(pages, *layout.shape)
+        self._layers = [(self.data[:, layer, 0], self.data[:, layer, 1]) for layer in range(layout.layers)]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """K and V of one layer: views [pages, page_tokens, kv_heads, head_dim], each page contiguous."""
-        return self.data[:, index, 0], self.data[:, index, 1]
+        return self._layers[index]
