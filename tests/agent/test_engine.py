@@ -244,8 +244,11 @@ def test_what_can_never_fit_is_refused(run: Run) -> None:
         with pytest.raises(RequestError, match="1020 prompt tokens") as caught:
             toy.submit(range(1020), max_tokens=5)
         assert caught.value.param == "max_tokens"
-        with pytest.raises(RequestError, match="empty"):
-            toy.submit([])
+        for tokens, words in (([], "empty"), ([-1], "token id"), ([toy.model.config.vocab_size], "token id")):
+            with pytest.raises(RequestError, match=words):
+                toy.submit(tokens)
+        with pytest.raises(RequestError, match="stop_token_ids"):
+            toy.submit([1], stop_ids=frozenset({-5}))
         assert len(ids(await collect(toy.submit(range(1020), max_tokens=4)))) == 4
 
     run(test)
@@ -275,6 +278,10 @@ def test_a_failed_step_fails_its_sequences_only(run: Run, caplog: pytest.LogCapt
         with pytest.raises(EngineError, match="a step failed: ValueError"):
             await collect(toy.submit(range(50)))
         assert toy.engine.status().failed_steps == 1
+        for _ in range(5):
+            toy.model.failures = [ValueError("bad kernel")]
+            with pytest.raises(EngineError):
+                await collect(toy.submit(range(50)))
         assert toy.engine.status().alive
         assert ids(await collect(toy.submit(range(50), max_tokens=2))) == [50, 51]
 
@@ -282,12 +289,12 @@ def test_a_failed_step_fails_its_sequences_only(run: Run, caplog: pytest.LogCapt
     assert "bad kernel" in caplog.text
 
 
-def test_an_engine_that_fails_again_and_again_is_given_up(
+def test_an_engine_that_cannot_step_any_more_is_given_up(
     model_path: Path, text_model: TextModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with toy(model_path, text_model, max_running=1, step_tokens=64) as running:
-            running.model.failures = [ValueError("broken")] * loop.MAX_FAILED_STEPS
+            running.model.failures = [ValueError("of the batch"), ValueError("of the probe after it")]
             streams = [running.submit(range(n, n + 10)) for n in range(0, 500, 100)]
             errors = await asyncio.gather(*map(collect, streams), return_exceptions=True)
             assert [type(error) for error in errors] == [EngineError] * 5

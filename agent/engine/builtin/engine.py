@@ -62,6 +62,7 @@ class BuiltinEngine(Engine):
         self._open_sink = open_sink
         self._load_model = load
         self._streams: dict[Sequence, _Stream] = {}
+        self._vocab = 0
         self._loop: EngineLoop | None = None
 
     async def start(self) -> None:
@@ -81,6 +82,10 @@ class BuiltinEngine(Engine):
         params = generation.params
         if not generation.tokens:
             raise RequestError("prompt: must not be empty", param="prompt")
+        if not 0 <= min(generation.tokens) <= max(generation.tokens) < self._vocab:
+            raise RequestError(f"prompt: a token id is not one of the model's {self._vocab}", param="prompt")
+        if not all(0 <= token < self._vocab for token in params.stop_ids):
+            raise RequestError(f"stop_token_ids: not all are of the model's {self._vocab}", param="stop_token_ids")
         if len(generation.tokens) + params.max_tokens > self.model.context:
             raise RequestError(
                 f"max_tokens: {len(generation.tokens)} prompt tokens + {params.max_tokens} are more than "
@@ -146,6 +151,7 @@ class BuiltinEngine(Engine):
         if settings.threads:
             torch.set_num_threads(settings.threads)
         model = self._load_model(settings.model, DTYPE)
+        self._vocab = model.config.vocab_size
         layout = model.config.page_layout(DTYPE)
         self.pages = settings.pages or settings.kv_bytes // layout.page_bytes
         if self.pages < 1:

@@ -32,8 +32,6 @@ from trunkline.shared.wire import Finished, Load
 
 IDLE_S = 1.0
 """An engine that has been idle for so long checks that every page is accounted for."""
-MAX_FAILED_STEPS = 3
-"""Steps that may fail one after the other; then the engine is given up."""
 
 Outcome = tuple[Sequence, Delta | RequestError]
 
@@ -80,7 +78,6 @@ class EngineLoop:
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
         self._unchecked = False
-        self._failed_in_a_row = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -185,6 +182,7 @@ class EngineLoop:
             chunk.sequence.admitted_at = chunk.sequence.admitted_at or began
         sampling = [chunk for chunk in chunks if chunk.samples]
         self._unchecked = True
+        failed: list[Outcome] = []
         ticket = self._parts.cache.pool.step_begin()
         try:
             logits = self._parts.model.forward(_batch(chunks), self._parts.kv)
@@ -192,14 +190,17 @@ class EngineLoop:
             sampled = sample(logits, states) if sampling else []
         except Exception as error:
             self._account.failed_steps += 1
-            self._failed_in_a_row += 1
-            if self._failed_in_a_row >= MAX_FAILED_STEPS:
-                raise
             log.exception("a step over %d sequences failed", len(chunks))
-            return self._fail([chunk.sequence for chunk in chunks], f"a step failed: {type(error).__name__}")
+            failed = self._fail([chunk.sequence for chunk in chunks], f"a step failed: {type(error).__name__}")
         finally:
             self._parts.cache.pool.step_end(ticket)
-        self._failed_in_a_row = 0
+        if failed:
+            try:
+                self._probe()
+            finally:
+                self._publish()
+                self._deliver(failed)
+            return []
         for chunk in chunks:
             self._scheduler.advance(chunk)
         now = time.monotonic()
@@ -219,6 +220,13 @@ class EngineLoop:
             self._drop(sequence)
         log.error("%d sequences failed: %s", len(sequences), reason)
         return [(sequence, EngineError(reason)) for sequence in sequences]
+
+    def _probe(self) -> None:
+        """After a failed step: was it what was in the batch, or can the model step no more? Raises if so."""
+        pages = self._parts.cache.allocate(1)
+        if pages is not None:
+            self._parts.model.forward(StepBatch.of([model.Chunk([0], 0, pages)]), self._parts.kv)
+            self._parts.cache.release(pages)
 
     def _drop(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
