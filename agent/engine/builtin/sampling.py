@@ -32,22 +32,20 @@ class Sampled(NamedTuple):
 class SamplingState:
     """What sampling remembers of one sequence. The sampler mutates it, once per token."""
 
-    def __init__(
-        self, params: SamplingParams, prompt: Sequence[int], vocab: int, eos_ids: Iterable[int], device: str = "cpu"
-    ) -> None:
+    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab: int, eos_ids: Iterable[int]) -> None:
         """`vocab`: columns of the logits. `eos_ids`: what ends the sequence, besides `params.stop_ids`."""
         self.params = params
         self.generated = 0
         self._random = random.Random(params.seed)  # noqa: S311 - the seed is the user's
-        ends = set(params.stop_ids) if params.ignore_eos else params.stop_ids | set(eos_ids)
-        self._ends = torch.tensor(sorted(ends), dtype=torch.long, device=device) if params.min_tokens else None
+        ends = params.stop_ids if params.ignore_eos else params.stop_ids.union(eos_ids)
+        self._ends = torch.tensor(sorted(ends), dtype=torch.long) if params.min_tokens else None
         self._counts: Tensor | None = None
         if params.presence_penalty or params.frequency_penalty:
-            self._counts = torch.zeros(vocab, device=device)
+            self._counts = torch.zeros(vocab)
         self._seen: Tensor | None = None
         if params.repetition_penalty != 1.0:
-            self._seen = torch.zeros(vocab, dtype=torch.bool, device=device)
-            self._seen[torch.tensor(prompt, dtype=torch.long, device=device)] = True
+            self._seen = torch.zeros(vocab, dtype=torch.bool)
+            self._seen[torch.tensor(prompt, dtype=torch.long)] = True
 
     @property
     def adjusts(self) -> bool:
@@ -58,10 +56,12 @@ class SamplingState:
     def adjust(self, logits: Tensor) -> None:
         """Changes one row of logits, [vocab] float32, in place: penalties, and no end before `min_tokens`."""
         if self._seen is not None:
+            self._seen = self._seen.to(logits.device)
             penalty = self.params.repetition_penalty
             penalized = torch.where(logits > 0, logits / penalty, logits * penalty)
             logits.copy_(torch.where(self._seen, penalized, logits))
         if self._counts is not None:
+            self._counts = self._counts.to(logits.device)
             logits -= self.params.frequency_penalty * self._counts
             logits -= self.params.presence_penalty * (self._counts > 0)
         if self._ends is not None and self.generated < self.params.min_tokens:
