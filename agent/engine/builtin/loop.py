@@ -178,34 +178,42 @@ class EngineLoop:
 
     def _step(self, chunks: list[Chunk]) -> list[Outcome]:
         began = time.monotonic()
+        self._unchecked = True
         for chunk in chunks:
             chunk.sequence.admitted_at = chunk.sequence.admitted_at or began
-        sampling = [chunk for chunk in chunks if chunk.samples]
-        self._unchecked = True
-        failed: list[Outcome] = []
-        ticket = self._parts.cache.pool.step_begin()
+        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
         try:
-            logits = self._parts.model.forward(_batch(chunks), self._parts.kv)
-            states = [self._jobs[chunk.sequence].sampling for chunk in sampling]
-            sampled = sample(logits, states) if sampling else []
+            sampled = self._compute(chunks, sampling)
         except Exception as error:
             self._account.failed_steps += 1
             log.exception("a step over %d sequences failed", len(chunks))
-            failed = self._fail([chunk.sequence for chunk in chunks], f"a step failed: {type(error).__name__}")
-        finally:
-            self._parts.cache.pool.step_end(ticket)
-        if failed:
-            try:
-                self._probe()
-            finally:
-                self._publish()
-                self._deliver(failed)
-            return []
+            return self._recover(chunks, f"a step failed: {type(error).__name__}")
         for chunk in chunks:
             self._scheduler.advance(chunk)
         now = time.monotonic()
         self._account.step(chunks, now - began)
-        return [self._take(chunk.sequence, one, now) for chunk, one in zip(sampling, sampled, strict=True)]
+        return [self._take(sequence, one, now) for sequence, one in zip(sampling, sampled, strict=True)]
+
+    def _compute(self, chunks: list[Chunk], sampling: list[Sequence]) -> list[Sampled]:
+        """The next token of each sequence in `sampling`, whose chunks reach their ends."""
+        ticket = self._parts.cache.pool.step_begin()
+        try:
+            logits = self._parts.model.forward(_batch(chunks), self._parts.kv)
+            return sample(logits, [self._jobs[sequence].sampling for sequence in sampling]) if sampling else []
+        finally:
+            self._parts.cache.pool.step_end(ticket)
+
+    def _recover(self, chunks: list[Chunk], reason: str) -> list[Outcome]:
+        """Was it what was in the batch, or can the model step no more? Raises if so, after everybody was told."""
+        outcomes = self._fail([chunk.sequence for chunk in chunks], reason)
+        try:
+            if pages := self._parts.cache.allocate(1):
+                self._parts.model.forward(StepBatch.of([model.Chunk([0], 0, pages)]), self._parts.kv)
+                self._parts.cache.release(pages)
+        except Exception:
+            self._deliver(outcomes)
+            raise
+        return outcomes
 
     def _take(self, sequence: Sequence, sampled: Sampled, now: float) -> Outcome:
         delta = self._jobs[sequence].take(sampled)
@@ -220,13 +228,6 @@ class EngineLoop:
             self._drop(sequence)
         log.error("%d sequences failed: %s", len(sequences), reason)
         return [(sequence, EngineError(reason)) for sequence in sequences]
-
-    def _probe(self) -> None:
-        """After a failed step: was it what was in the batch, or can the model step no more? Raises if so."""
-        pages = self._parts.cache.allocate(1)
-        if pages is not None:
-            self._parts.model.forward(StepBatch.of([model.Chunk([0], 0, pages)]), self._parts.kv)
-            self._parts.cache.release(pages)
 
     def _drop(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
