@@ -39,6 +39,19 @@ def test_families_have_the_logits_of_transformers(family: str, tmp_path: Path) -
             torch.testing.assert_close(row, expected[chunk.pages[0] == pages[0]][last], rtol=1e-3, atol=1e-3)
 
 
+def test_no_logits_wanted(tmp_path: Path) -> None:
+    """A chunk that does not reach the prompt's end writes its pages and answers with no rows."""
+    reference = reference_models.make("llama", tmp_path)
+    model = load_model(tmp_path)
+    pool = KVPool(model.config.page_layout(model.dtype), 2)
+    tokens = list(range(20))
+    nothing = model.forward(StepBatch.of([Chunk(tokens[:18], 0, [1, 0], logits=False)]), pool)
+    assert nothing.shape == (0, VOCAB)
+    logits = model.forward(StepBatch.of([Chunk(tokens[18:], 18, [1, 0])]), pool)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits[0], reference.logits(tokens)[-1], rtol=1e-3, atol=1e-3)
+
+
 LENGTH = 12
 """Tokens to generate from each prompt."""
 
