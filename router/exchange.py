@@ -1,5 +1,6 @@
 """One request of a hot endpoint and its response, on the client's side. It stands where uvicorn has a request cycle."""
 
+import asyncio
 import http
 import itertools
 import os
@@ -15,7 +16,6 @@ from trunkline.router.scheduler.placement import Choice
 from trunkline.router.tenants import Tenant
 from trunkline.router.upstream import Headers
 from trunkline.shared.errors import Overloaded, RequestError
-from trunkline.shared.names import HEADER_MATCHED, HEADER_NODE, HEADER_REQUEST_ID
 
 _HOP_BY_HOP = frozenset(
     (
@@ -28,13 +28,13 @@ _HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-_REQUEST_ID = HEADER_REQUEST_ID.encode()
-_REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect", _REQUEST_ID}
-"""The body arrives as a whole and leaves with a length: its framing is ours."""
+_REQUEST_ID = b"x-request-id"
+_REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect"}
+_REQUEST_DROP |= {b"authorization", _REQUEST_ID}
+"""The body arrives as a whole and leaves with a length: its framing is ours. The last two are put back by hand."""
 _RESPONSE_DROP = _HOP_BY_HOP | {_REQUEST_ID}
 """Framing of a response passes through, for its body does."""
 _OURS = b"x-trunkline-"
-_PLAIN_CONNECTION = frozenset((b"close", b"keep-alive"))
 _MAX_REQUEST_ID = 128
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
@@ -44,7 +44,7 @@ _ids = map((os.urandom(8).hex() + "-%x").__mod__, itertools.count(1))
 class Edge(Protocol):
     """The client's connection."""
 
-    def send(self, data: bytes) -> None: ...
+    transport: asyncio.Transport
 
     def finished(self, exchange: "Exchange", keep_alive: bool) -> None:
         """The response is written as a whole; without `keep_alive` the connection ends after it."""
@@ -60,7 +60,7 @@ class Exchange:
         "_edge",
         "_error",
         "_expects",
-        "_head",
+        "_forwarded",
         "_read",
         "_size",
         "_target",
@@ -72,6 +72,7 @@ class Exchange:
         "request_id",
         "response_complete",
         "unframed",
+        "write",
     )
 
     def __init__(
@@ -88,9 +89,9 @@ class Exchange:
     ) -> None:
         self._context = context
         self._edge = edge
+        self.write: Callable[[bytes], None] = edge.transport.write
         self._read = read
         self._target = target
-        self._head = headers
         self._expects = expects
         """The client waits for `100 Continue` before it sends the body."""
         self._body: list[bytes] = []
@@ -106,11 +107,15 @@ class Exchange:
         self.disconnected = False
         self.response_complete = False
         self.request_id = ""
+        self._forwarded = b""
+        """Header lines for the node."""
         context.counters.inflight += 1
         try:
             self._admit(headers)
         except RequestError as error:
             self._error = error
+        if not self.request_id:
+            self.request_id = next(_ids)
 
     @property
     def reading(self) -> bool:
@@ -125,10 +130,10 @@ class Exchange:
         elif self._complete:
             self._dispatch()
         elif self._expects and not self._body:
-            self._edge.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
-        if not self.reading:
+        if self._error is not None or self.response_complete:
             return
         self._body.append(data)
         self._size += len(data)
@@ -136,7 +141,7 @@ class Exchange:
             self.fail(self._too_large())
 
     def on_complete(self) -> None:
-        if self.reading:
+        if self._error is None and not self.response_complete:
             self._complete = True
             if self._turn:
                 self._dispatch()
@@ -159,24 +164,13 @@ class Exchange:
     # The relay's client.
 
     def request_head(self, authority: bytes, size: int) -> bytes:
-        drop = _REQUEST_DROP
-        out = [b"POST ", self._target, b" HTTP/1.1\r\nhost: ", authority, b"\r\n"]
-        for name, value in self._head:
-            if name == b"connection" and value.lower() not in _PLAIN_CONNECTION:
-                drop = drop | {token.strip().lower() for token in value.split(b",")}
-        tenant = self._tenant
-        for name, value in self._head:
-            if name in drop or name.startswith(_OURS):
-                continue
-            if name == b"authorization" and tenant is not None and not tenant.forwards_credentials:
-                continue
-            out += (name, b": ", value, b"\r\n")
-        if tenant is not None:
-            out.append(tenant.headers)
-        if self.unframed:
-            out.append(b"connection: close\r\n")
-        out.append(b"%b: %b\r\ncontent-length: %d\r\n\r\n" % (_REQUEST_ID, self.request_id.encode(), size))
-        return b"".join(out)
+        return b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            self._target,
+            authority,
+            self._forwarded,
+            self.request_id.encode(),
+            size,
+        )
 
     def write_head(self, status: int, headers: Headers, choice: Choice, until_eof: bool, body: bytes) -> None:
         if until_eof or self.unframed:
@@ -188,15 +182,16 @@ class Exchange:
                 continue
             out += (name, b": ", value, b"\r\n")
         out.append(
-            f"{HEADER_NODE}: {choice.node.name}\r\n{HEADER_MATCHED}: {choice.matched}\r\n"
-            f"{HEADER_REQUEST_ID}: {self.request_id}\r\n".encode()
+            b"x-trunkline-node: %b\r\nx-trunkline-matched-tokens: %d\r\nx-request-id: %b\r\n%b\r\n%b"
+            % (
+                choice.node.name.encode(),
+                choice.matched,
+                self.request_id.encode(),
+                b"" if self.keep_alive else b"connection: close\r\n",
+                body,
+            )
         )
-        out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        out.append(body)
-        self._edge.send(b"".join(out))
-
-    def write(self, data: bytes) -> None:
-        self._edge.send(data)
+        self.write(b"".join(out))
 
     def end(self) -> None:
         self._finish()
@@ -214,9 +209,9 @@ class Exchange:
         retry = f"retry-after: {error.retry_after:.0f}\r\n" if isinstance(error, Overloaded) else ""
         close = "" if self.keep_alive else "connection: close\r\n"
         phrase = http.HTTPStatus(error.status).phrase
-        self._edge.send(
+        self.write(
             f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"{HEADER_REQUEST_ID}: {self.request_id}\r\n{retry}{close}\r\n".encode()
+            f"x-request-id: {self.request_id}\r\n{retry}{close}\r\n".encode()
             + body
         )
         self._finish()
@@ -225,22 +220,36 @@ class Exchange:
     # Own steps.
 
     def _admit(self, headers: Headers) -> None:
-        """What can be said before the body is there. Raises RequestError."""
+        """Reads the head. Raises RequestError for what can be refused before the body is there."""
         context = self._context
         authorization = None
+        nominated: list[bytes] = []
+        forwarded: list[bytes] = []
         for name, value in headers:
-            if name == b"authorization":
+            if name not in _REQUEST_DROP:
+                if not name.startswith(_OURS):
+                    forwarded += (name, b": ", value, b"\r\n")
+            elif name == b"authorization":
                 authorization = value
+            elif name == b"connection":
+                nominated += value.lower().split(b",")
             elif name == _REQUEST_ID and len(value) <= _MAX_REQUEST_ID and value.isascii():
                 self.request_id = value.decode()
             elif name == b"content-length" and int(value) > context.settings.max_body_bytes:
-                self._error = self._too_large()
-        self.request_id = self.request_id or next(_ids)
-        if self._error is not None:
-            raise self._error
-        self._tenant = context.tenants.authenticate(authorization)
+                raise self._too_large()
+        for name in nominated:  # For this hop only; nearly always "keep-alive" or "close", which are nobody's names.
+            while (name := name.strip()) in forwarded[::4]:
+                at = forwarded[::4].index(name) * 4
+                del forwarded[at : at + 4]
+        tenant = self._tenant = context.tenants.authenticate(authorization)
         if context.counters.inflight > context.settings.max_inflight:
             raise Overloaded(f"{context.settings.max_inflight} requests are in flight already", retry_after=1.0)
+        if authorization is not None and tenant.forwards_credentials:
+            forwarded += (b"authorization: ", authorization, b"\r\n")
+        forwarded.append(tenant.headers)
+        if self.unframed:
+            forwarded.append(b"connection: close\r\n")
+        self._forwarded = b"".join(forwarded)
 
     def _dispatch(self) -> None:
         context = self._context

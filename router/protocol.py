@@ -8,6 +8,7 @@ whose turn has not come.
 import asyncio
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import httptools
@@ -54,7 +55,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._ahead = 0
         self._deaf = False
         """Nothing more is read as HTTP: the connection ends once what is under way is written."""
-        self.deadline = self.loop.time() + self._deadlines.head
+        self.deadline = monotonic() + self._deadlines.head
 
     # Connection.
 
@@ -134,7 +135,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         if self._front is None:
-            self.deadline = self.loop.time() + self._deadlines.head
+            self.deadline = monotonic() + self._deadlines.head
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -179,9 +180,6 @@ class EdgeProtocol(HttpToolsProtocol):
 
     # For exchanges and cycles.
 
-    def send(self, data: bytes) -> None:
-        self.transport.write(data)
-
     def finished(self, exchange: Exchange, keep_alive: bool) -> None:
         """The exchange's response is written."""
         if keep_alive and not self._deaf:
@@ -200,13 +198,13 @@ class EdgeProtocol(HttpToolsProtocol):
             self._close()
             return
         if self.flow.write_paused:  # The next response would add to what the client does not read.
-            self.deadline = self.loop.time() + self._deadlines.stalled_client
+            self.deadline = monotonic() + self._deadlines.stalled_client
         else:
             self._advance()
 
     def _advance(self) -> None:
         """The next request's turn, if there is one already."""
-        self.deadline = self.loop.time() + self._deadlines.keep_alive
+        self.deadline = monotonic() + self._deadlines.keep_alive
         following = self.pipeline.pop() if self.pipeline else None
         if not self.pipeline:
             self._ahead = 0
@@ -217,7 +215,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._front = cycle
         if isinstance(cycle, Exchange):
-            self.deadline = self.loop.time() + self._deadlines.body if cycle.reading else _NEVER
+            self.deadline = monotonic() + self._deadlines.body if cycle.reading else _NEVER
             cycle.begin()
         else:
             self.deadline = _NEVER
@@ -258,7 +256,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._deaf = True
         self.flow.resume_reading()
         unread = self.transport.get_write_buffer_size() > 0
-        self.deadline = self.loop.time() + (self._deadlines.stalled_client if unread else self._deadlines.linger)
+        self.deadline = monotonic() + (self._deadlines.stalled_client if unread else self._deadlines.linger)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:

@@ -1,8 +1,8 @@
 """Carries one request to a node and its response back, trying the next-ranked node while nothing has come back."""
 
-import asyncio
 import logging
-from time import perf_counter
+from collections.abc import Callable
+from time import monotonic
 from typing import Protocol
 
 import msgspec
@@ -32,7 +32,7 @@ class Client(Protocol):
     def write_head(self, status: int, headers: Headers, choice: Choice, until_eof: bool, body: bytes) -> None:
         """`until_eof`: the body ends with the connection."""
 
-    def write(self, data: bytes) -> None: ...
+    write: Callable[[bytes], None]
 
     def end(self) -> None:
         """The response is complete."""
@@ -62,7 +62,6 @@ class Relay:
         "_placement",
         "_started",
         "_ticket",
-        "_time",
         "_try",
         "deadline",
     )
@@ -79,8 +78,7 @@ class Relay:
         self._connection: Connection | None = None
         self._headers: Headers | None = None
         """Of the response, once it began."""
-        self._started = perf_counter()
-        self._time = asyncio.get_running_loop().time
+        self._started = monotonic()
         self._paused = False
         self._done = False
         self.deadline = _NEVER
@@ -120,6 +118,11 @@ class Relay:
             self._close()
             self._client.break_off()
             return
+        if self._connection is not None and self._connection.heard:
+            # Looked at only when the deadline has come: a stall is noticed after one to two times `idle`.
+            self._connection.heard = False
+            self._await(self._context.settings.deadlines.idle)
+            return
         what = "did not begin to respond in time" if self._headers is None else "stalled in the middle of its response"
         if self._connection is not None:
             self._connection.abort()
@@ -130,8 +133,10 @@ class Relay:
     def on_connected(self, connection: Connection) -> None:
         if self._done:
             connection.unused()
-        else:
-            self._send(connection)
+            return
+        self._connection = connection
+        self._await(self._context.settings.deadlines.first_byte)
+        connection.send(self, self._client.request_head(connection.authority, len(self._body)), self._body)
 
     def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
         context, choice = self._context, self._choice
@@ -144,14 +149,12 @@ class Relay:
         self._body = b""
         if self._ticket is not None:
             context.scheduler.begin(self._ticket)
-        context.counters.began(perf_counter() - self._started, choice.matched, self._placement.tokens)
-        self._await(context.settings.deadlines.idle)
+        now = monotonic()
+        context.counters.began(now - self._started, choice.matched, self._placement.tokens)
+        self.deadline = now + context.settings.deadlines.idle
+        if self._connection is not None:
+            self._connection.splice(self._client.write)
         self._client.write_head(status, headers, choice, until_eof, body)
-
-    def on_data(self, data: bytes) -> None:
-        if not self._paused:
-            self.deadline = self._time() + self._context.settings.deadlines.idle
-        self._client.write(data)
 
     def on_end(self) -> None:
         if self._paused and self._connection is not None:
@@ -203,19 +206,13 @@ class Relay:
         pool = context.pools.of(choice.node)
         connection = None if client.unframed else pool.take()
         if connection is not None:
-            self._send(connection)
+            self.on_connected(connection)
         else:
             self.deadline = _NEVER  # Connecting has a deadline of its own.
             pool.connect(self, UnframedConnection if client.unframed else Connection)
 
-    def _send(self, connection: Connection) -> None:
-        self._connection = connection
-        self._await(self._context.settings.deadlines.first_byte)
-        authority = self._context.pools.of(self._choice.node).authority
-        connection.send(self, self._client.request_head(authority, len(self._body)), self._body)
-
     def _await(self, seconds: float) -> None:
-        self.deadline = self._time() + seconds
+        self.deadline = monotonic() + seconds
 
     # Ends.
 

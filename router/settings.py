@@ -20,7 +20,7 @@ class Deadlines:
     first_byte: float = 600.0
     """From sending a request to a node until its response begins: queue, prefill, and all of a reply not streamed."""
     idle: float = 120.0
-    """Between two reads of a response."""
+    """Without anything of a response that has begun; noticed after one to two times as long."""
     stalled_client: float = 300.0
     """For a client that does not read while its response waits."""
     linger: float = 2.0

@@ -1,11 +1,12 @@
 """One coarse timer for every deadline: a timer per request and per read would cost more than the reads."""
 
 import asyncio
+from time import monotonic
 from typing import Protocol
 
 
 class Watched(Protocol):
-    """Has a deadline, in the loop's time."""
+    """Has a deadline, in `time.monotonic()`."""
 
     deadline: float
 
@@ -45,7 +46,6 @@ class Ticker:
             one.abandon()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self.INTERVAL_S)
-            self.tick(loop.time())
+            self.tick(monotonic())

@@ -31,9 +31,10 @@ class Receiver(Protocol):
     def on_connected(self, connection: "Connection") -> None: ...
 
     def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
-        """`until_eof`: the body ends with the connection. `body`: what of it came along, framing included."""
+        """`until_eof`: the body ends with the connection. `body`: what of it came along, framing included.
 
-    def on_data(self, data: bytes) -> None: ...
+        A receiver that wants the rest calls `splice`.
+        """
 
     def on_end(self) -> None: ...
 
@@ -44,9 +45,12 @@ class Connection(asyncio.Protocol):
     """One connection to a node: idle in the pool, or serving one receiver."""
 
     transport: asyncio.Transport
+    _write: Callable[[bytes], None] | None
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
+        self.authority = pool.authority
+        """Host and port, as the Host header wants them."""
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
         self._reused = False
@@ -56,6 +60,10 @@ class Connection(asyncio.Protocol):
         """Sends a request; the receiver hears of the response."""
         self._receiver = receiver
         self.transport.writelines((head, body))
+
+    def splice(self, write: Callable[[bytes], None]) -> None:
+        """From now on the body goes where `write` takes it, without detours: one call per read."""
+        self._write = write
 
     def abort(self) -> None:
         """The receiver does not want the rest."""
@@ -81,7 +89,8 @@ class Connection(asyncio.Protocol):
         """
         if self._until_eof:
             return event if self._last.endswith(b"\n\n") else b"\n\n" + event
-        if not self._chunked or self._in_chunk or not self._last.endswith(b"\r\n"):
+        chunked = any(name == b"transfer-encoding" for name, _ in self._headers)
+        if not chunked or self._in_chunk or not self._last.endswith(b"\r\n"):
             return None
         if not self._last.endswith(b"\n\n\r\n"):
             event = b"\n\n" + event
@@ -95,19 +104,20 @@ class Connection(asyncio.Protocol):
         if receiver is None:  # Nobody asked: the peer does not speak HTTP as we do.
             self.transport.abort()
             return
-        had_head = self._has_head
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NodeFailure(f"response is not HTTP/1.1 as expected: {error.__context__ or error}"))
             return
-        if had_head:
+        write = self._write
+        if write is not None:
             self._last = data
-            receiver.on_data(self._passed_on(data))
+            self.heard = True
+            write(data)
         elif self._has_head:
             body = (self._last + data).partition(b"\r\n\r\n")[2]
             self._last = data
-            receiver.on_head(self._parser.get_status_code(), self._headers, self._until_eof, self._passed_on(body))
+            receiver.on_head(self._parser.get_status_code(), self._headers, self._until_eof, self._first(body))
         else:
             self._last += data
             if len(self._last) > MAX_HEAD_BYTES:
@@ -150,9 +160,8 @@ class Connection(asyncio.Protocol):
             raise NodeFailure("an interim response that was not asked for")
         self._has_head = True
         self._keep_alive = self._parser.should_keep_alive()
-        names = {name for name, _ in self._headers}
-        self._chunked = b"transfer-encoding" in names
-        self._until_eof = not (self._chunked or self._keep_alive or b"content-length" in names)
+        if not self._keep_alive:
+            self._until_eof = not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
 
     def on_chunk_header(self) -> None:
         self._in_chunk = True
@@ -163,8 +172,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._complete = True
 
-    def _passed_on(self, data: bytes) -> bytes:
-        return data
+    def _first(self, body: bytes) -> bytes:
+        """Of the body, what came with the head."""
+        return body
 
     def _finish(self, receiver: Receiver) -> None:
         self._receiver = None
@@ -183,8 +193,11 @@ class Connection(asyncio.Protocol):
 
     def _expect_nothing(self) -> None:
         self._headers: Headers = []
-        self._has_head = self._complete = self._chunked = self._in_chunk = self._until_eof = False
+        self._has_head = self._complete = self._in_chunk = self._until_eof = False
         self._keep_alive = True
+        self._write = None
+        self.heard = False
+        """Whether something was read since somebody last set this to False."""
         self._last = b""
         """The head so far; once it is complete, the last read."""
 
@@ -209,7 +222,10 @@ class UnframedConnection(Connection):
     def framed_end(self, event: bytes) -> bytes | None:
         return b"\n\n" + event
 
-    def _passed_on(self, data: bytes) -> bytes:
+    def splice(self, write: Callable[[bytes], None]) -> None:
+        self._write = lambda data: write(self._first(data))
+
+    def _first(self, body: bytes) -> bytes:
         body = b"".join(self._pieces)
         self._pieces.clear()
         return body

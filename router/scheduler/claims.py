@@ -11,6 +11,10 @@ Two generations bound age and memory, without bookkeeping per key:
 
 A chain is inserted as a whole, so what is used stays in the young generation, and what is not used for between ttl/2
 and ttl is forgotten.
+
+Of a long chain only a sample is kept: DENSE keys, then every STRIDE-th, and the last. That is a quarter of the time
+and memory; a prompt that is sent again is matched as a whole, and one that goes on differently short by at most
+STRIDE - 1 keys.
 """
 
 from array import array
@@ -18,47 +22,64 @@ from collections.abc import Callable
 
 from trunkline.kernels.core import PrefixIndex
 
+DENSE, STRIDE = 32, 4
 _KEY_BYTES = 8
 _TIER = 0
 
 
-class Claims:
-    """Keys that nodes are taken to hold. A depth is a number of keys: the claim on key i has depth i + 1."""
+def sample(keys: bytes) -> bytes:
+    """The keys of a chain that claims are about."""
+    if len(keys) <= DENSE * _KEY_BYTES:
+        return keys
+    sparse = memoryview(keys).cast("Q")[DENSE + STRIDE - 1 : -1 : STRIDE]
+    return b"".join((keys[: DENSE * _KEY_BYTES], sparse.tobytes(), keys[-_KEY_BYTES:]))
 
-    def __init__(
-        self, ttl: float, max_keys: int, clock: Callable[[], float], index: Callable[..., PrefixIndex] = PrefixIndex
-    ) -> None:
+
+def unsampled(count: int, keys: bytes) -> int:
+    """How many keys of the chain the first `count` of its sample stand for."""
+    if count <= DENSE:
+        return count
+    return min(DENSE + (count - DENSE) * STRIDE, len(keys) // _KEY_BYTES)
+
+
+class Claims:
+    """Samples of chains that nodes are taken to hold. A depth is a number of keys: that of key i is i + 1."""
+
+    def __init__(self, ttl: float, max_keys: int, clock: Callable[[], float]) -> None:
         self._half_ttl = ttl / 2
         self._half_keys = max_keys // 2
         self._clock = clock
-        self._index = index
         self._young, self._old = self._generation(), self._generation()
         self._young_keys = 0
         """Insertions into the young generation; at least its distinct keys."""
         self._born = clock()
         self._depths = memoryview(array("I", range(1, 4097)))
-        self.rotations = 0
 
-    def match(self, keys: bytes) -> dict[int, int]:
-        """Number of leading keys claimed, by node index."""
-        held = _counts(self._old.match(keys))
-        for node, count in _counts(self._young.match(keys)).items():
+    def match(self, sampled: bytes) -> dict[int, int]:
+        """Number of leading keys of the sample claimed, by node index."""
+        held = _counts(self._old.match(sampled))
+        young = _counts(self._young.match(sampled))
+        if not held:
+            return young
+        for node, count in young.items():
             if count > held.get(node, 0):
                 held[node] = count
         return held
 
-    def insert(self, node: int, keys: bytes) -> None:
-        """Claims the whole chain for the node."""
-        self._rotate()
-        size = len(keys) // _KEY_BYTES
-        known = _counts(self._young.match(keys)).get(node, 0)
+    def insert(self, node: int, sampled: bytes) -> None:
+        """Claims the whole sample for the node."""
+        now = self._clock()
+        if self._young_keys >= self._half_keys or now >= self._born + self._half_ttl:
+            self._rotate(now)
+        size = len(sampled) // _KEY_BYTES
+        known = _counts(self._young.match(sampled)).get(node, 0)
         if known >= size:
             return
         added = min(size - known, self._half_keys)
-        if size > len(self._depths):
-            self._depths = memoryview(array("I", range(1, 2 * size + 1)))
         stop = known + added
-        tail = memoryview(keys)[known * _KEY_BYTES : stop * _KEY_BYTES]
+        if stop > len(self._depths):
+            self._depths = memoryview(array("I", range(1, 2 * stop + 1)))
+        tail = memoryview(sampled)[known * _KEY_BYTES : stop * _KEY_BYTES]
         self._young.store(node, tail, self._depths[known:stop], _TIER)
         self._young_keys += added
 
@@ -71,20 +92,16 @@ class Claims:
         """Distinct keys held, those in both generations counted twice."""
         return self._young.stats()["keys"] + self._old.stats()["keys"]
 
-    def _rotate(self) -> None:
-        now = self._clock()
-        if now < self._born + self._half_ttl and self._young_keys < self._half_keys:
-            return
-        self._old, self._young = self._young, self._generation()
-        if now >= self._born + 2 * self._half_ttl:  # Nothing was inserted for so long that both are too old.
-            self._old = self._generation()
+    def _rotate(self, now: float) -> None:
+        silent = now >= self._born + 2 * self._half_ttl  # Nothing was inserted for so long that both are too old.
+        self._old = self._generation() if silent else self._young
+        self._young = self._generation()
         self._young_keys = 0
         self._born = now
-        self.rotations += 1
 
     def _generation(self) -> PrefixIndex:
         # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
-        return self._index(max_keys=2 * self._half_keys)
+        return PrefixIndex(max_keys=2 * self._half_keys)
 
 
 def _counts(packed: bytes) -> dict[int, int]:

@@ -9,6 +9,7 @@ moment before the last placements arrived. Time is cut into eras by the reports 
 A placement may count twice for one era; it is never missed, so that a report never causes a herd.
 """
 
+from trunkline.router.scheduler.cost import Offer
 from trunkline.shared.wire import Load
 
 STALE_S = 2.0
@@ -85,15 +86,16 @@ class NodeLoad:
         if load.max_running > 0:
             self._max_running = load.max_running
 
-    def wait(self, now: float) -> float:
-        """Seconds before the prefill of a request placed now begins."""
+    def offer(self, uncached: int, now: float) -> Offer:
+        """What the node could do for a request that leaves so many tokens to compute."""
+        requests = self.running + self._others
+        backlog: float = self.pending
         age = now - self._report_at
-        if age > STALE_S:
-            backlog: float = self.pending
-        else:
-            backlog = max(0.0, self._reported_backlog - self.prefill_rate * age)
-            backlog += self._by_era[self._era] + self._by_era[self._era - 1]
-        return (backlog + DECODE_TOKENS * (self.running + self._others)) / self.prefill_rate
+        if age < STALE_S:
+            known = self._reported_backlog - self.prefill_rate * age
+            backlog = self._by_era[self._era] + self._by_era[self._era - 1] + (known if known > 0.0 else 0.0)
+        rate = self.prefill_rate
+        return uncached / rate, (backlog + DECODE_TOKENS * requests) / rate, requests / self._max_running
 
     def share(self) -> float:
         """Share of the node's batch that is taken; above 1 when requests wait."""

@@ -11,7 +11,7 @@ from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node, NodeListener
 from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.accuracy import Accuracy
-from trunkline.router.scheduler.claims import Claims
+from trunkline.router.scheduler.claims import Claims, sample, unsampled
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.settings import SchedulerSettings
@@ -69,26 +69,26 @@ class Scheduler(NodeListener):
         choices = []
         for group in self._grouped(prompt.model, candidates):
             chain = keys.chain(group.namespace)
-            held = self._match(group, chain, keys)
+            claim = sample(chain)
+            held = self._match(group, chain, claim, keys)
+            assumed = group.assumed
             for index, node, load in group.members:
                 matched = held.get(index, 0)
                 uncached = tokens - matched
                 if uncached < 1:
                     uncached = 1
-                wait = load.wait(now)
-                offers.append((uncached / load.prefill_rate, wait, load.share()))
-                choices.append((node, load, chain, matched, uncached, wait))
+                offers.append(load.offer(uncached, now))
+                choices.append((node, load, claim, assumed, matched, uncached))
         settings = self._settings
         order = cost.rank(offers, self._weight(now), settings.load_limit, settings.tie, self._chance)
         return Placement(choices, order, tokens, keys.text_bytes, prompt.model)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
-        node = choice.node
-        if node.summary is SummaryStatus.ASSUMED:
-            self.assumed_claims.insert(node.index, choice.keys)
+        if choice.assumed:
+            self.assumed_claims.insert(choice.node.index, choice.claim)
         else:
-            self.burst_claims.insert(node.index, choice.keys)
+            self.burst_claims.insert(choice.node.index, choice.claim)
             self.accuracy.expect(request_id, placement, choice.matched)
         return Ticket(choice, choice.load.place(choice.uncached, self._clock()))
 
@@ -135,11 +135,11 @@ class Scheduler(NodeListener):
             self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
         return self._queue_weight
 
-    def _match(self, group: _Group, chain: bytes, keys: PromptKeys) -> dict[int, int]:
+    def _match(self, group: _Group, chain: bytes, claim: bytes, keys: PromptKeys) -> dict[int, int]:
         """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
-        held = (self.assumed_claims if group.assumed else self.burst_claims).match(chain)
+        held = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
         if held:
-            tokens = {count: keys.tokens_at(count) for count in set(held.values())}
+            tokens = {count: keys.tokens_at(unsampled(count, chain)) for count in set(held.values())}
             held = {node: tokens[count] for node, count in held.items()}
         if not group.assumed:
             flat = memoryview(self._index.match(chain)).cast("I")

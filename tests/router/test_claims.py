@@ -6,7 +6,7 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.router.scheduler.claims import Claims
+from trunkline.router.scheduler.claims import DENSE, STRIDE, Claims, sample, unsampled
 
 
 class Clock:
@@ -80,7 +80,20 @@ def test_keys_stay_within_the_bound(bound: int, inserts: list[tuple[int, int, in
         assert claims.match(keys).get(node, 0) >= min(len(keys) // 8, bound // 2)
 
 
-def test_long_chains_are_claimed_as_a_whole() -> None:
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_sampled_match_is_short_by_less_than_a_stride(length: int, common: int) -> None:
+    chance = random.Random(length)
+    claims = Claims(10.0, 1 << 20, Clock())
+    keys = fresh(length, chance)
+    claims.insert(3, sample(keys))
+    common = min(common, length)
+    other = keys[: 8 * common] + fresh(50, chance)
+    found = unsampled(claims.match(sample(other)).get(3, 0), other)
+    assert common - (STRIDE - 1 if common > DENSE else 0) <= found <= common
+    assert unsampled(claims.match(sample(keys)).get(3, 0), keys) == length
+
+
+def test_very_long_chains_are_claimed_as_a_whole() -> None:
     claims = Claims(10.0, 1 << 20, Clock())
     keys = fresh(10_000, random.Random(1))
     claims.insert(3, keys)
