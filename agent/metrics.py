@@ -19,7 +19,7 @@ class AgentCollector(Collector):
         self._answers = answers
 
     def collect(self) -> Iterator[Metric]:
-        answers = CounterMetricFamily("trunkline_http_answers", "HTTP answers", labels=("path", "status"))
+        answers = CounterMetricFamily("trunkline_agent_http_answers", "HTTP answers", labels=("path", "status"))
         for (path, status), count in sorted(self._answers.items()):
             answers.add_metric((path, str(status)), count)
         yield answers
@@ -43,7 +43,7 @@ def _of_load(load: Load) -> Iterator[Metric]:
     yield _counter("cached_tokens", "Prompt tokens whose KV was reused", load.cached_tokens)
     yield _counter("output_tokens", "Tokens generated", load.output_tokens)
     yield _counter("false_hits", "Page keys that matched other tokens", load.false_hits)
-    pages = GaugeMetricFamily("trunkline_pages", "KV pages", labels=("tier", "state"))
+    pages = GaugeMetricFamily("trunkline_agent_pages", "KV pages", labels=("tier", "state"))
     for tier in load.tiers:
         for state in ("free", "resident", "in_flight", "cached", "total"):
             pages.add_metric((tier.tier.name.lower(), state), getattr(tier, state))
@@ -59,8 +59,8 @@ def _of_status(status: EngineStatus) -> Iterator[Metric]:
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"trunkline_{name}", text, value=value)
+    return GaugeMetricFamily(f"trunkline_agent_{name}", text, value=value)
 
 
 def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(f"trunkline_{name}", text, value=value)
+    return CounterMetricFamily(f"trunkline_agent_{name}", text, value=value)

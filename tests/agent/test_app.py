@@ -319,7 +319,7 @@ def test_a_node_that_loads_is_alive_and_not_ready(text_model: TextModel) -> None
                 assert "loading" in answer.json()["error"]["message"]
                 assert answer.headers["retry-after"]
             assert (await client.get("/healthz")).json() == {"status": "loading"}
-            assert "trunkline_ready 0.0" in (await client.get("/metrics")).text
+            assert "trunkline_agent_ready 0.0" in (await client.get("/metrics")).text
             gate.set()
             async with asyncio.timeout(10):
                 while (await client.get("/readyz")).status_code != 200:
@@ -348,9 +348,9 @@ def test_models_info_and_metrics(text_model: TextModel) -> None:
         assert info["events"].startswith("tcp://127.0.0.1:")
         await client.post("/v1/completions", json=COMPLETION)
         metrics = (await client.get("/metrics")).text
-        assert 'trunkline_http_answers_total{path="/v1/completions",status="200"} 1.0' in metrics
-        assert 'trunkline_pages{state="free",tier="device"} 4.0' in metrics
-        assert "trunkline_steps_total 5.0" in metrics
+        assert 'trunkline_agent_http_answers_total{path="/v1/completions",status="200"} 1.0' in metrics
+        assert 'trunkline_agent_pages{state="free",tier="device"} 4.0' in metrics
+        assert "trunkline_agent_steps_total 5.0" in metrics
 
     run(FakeEngine(), text_model, test)
 
