@@ -15,7 +15,6 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ pub use nodes::MAX_NODES;
 
 use nodes::{Delta, Nodes};
 use partition::{Partition, Writer};
-use sets::{Sets, EMPTY};
+use sets::{Membership, Sets, EMPTY};
 use steps::{Outcome, Steps};
 use table::{Found, Placement, Table, Value};
 
@@ -131,15 +130,10 @@ impl PrefixIndex {
     pub fn dump(&self, node: u16) -> Vec<Entry> {
         let guard = pin();
         let mut entries = Vec::with_capacity(self.nodes.digest(node).0 as usize);
-        let mut tiers: HashMap<u32, Option<u8>> = HashMap::new();
+        let mut membership = Membership::new(&self.sets, &guard, node);
         for partition in &self.partitions {
             for (key, Found { value, .. }) in partition.table(&guard).iter() {
-                let tier = *tiers.entry(value.set()).or_insert_with(|| {
-                    let members = self.sets.members(value.set(), &guard);
-                    let at = sets::position(members, node).ok()?;
-                    Some(sets::tier_of(members[at]))
-                });
-                if let Some(tier) = tier {
+                if let Some(tier) = membership.tier(value.set()) {
                     entries.push(Entry {
                         key,
                         depth: value.depth(),
@@ -176,8 +170,11 @@ impl PrefixIndex {
             dropped: 0,
         };
         if batch.op == Op::Clear {
+            let mut membership = Membership::new(&self.sets, writer.guard, batch.node);
             for (key, found) in writer.table().iter() {
-                job.change(writer, key, found, Entry::default());
+                if membership.tier(found.value.set()).is_some() {
+                    job.change(writer, key, found, Entry::default());
+                }
             }
         }
         let share = batch.share(number);

@@ -161,6 +161,47 @@ impl Sets {
     }
 }
 
+/// In which tier one node is in each set; looks into a set once.
+pub struct Membership<'a> {
+    sets: &'a Sets,
+    guard: &'a Guard,
+    node: u16,
+    /// By set id: UNKNOWN, NOT_IN, or IN and the tier.
+    known: Vec<u8>,
+}
+
+const UNKNOWN: u8 = 0;
+const NOT_IN: u8 = 1;
+const IN: u8 = 2;
+
+impl<'a> Membership<'a> {
+    pub fn new(sets: &'a Sets, guard: &'a Guard, node: u16) -> Self {
+        Membership {
+            sets,
+            guard,
+            node,
+            known: Vec::new(),
+        }
+    }
+
+    /// None: the node is not in the set.
+    #[inline]
+    pub fn tier(&mut self, set: u32) -> Option<u8> {
+        let place = set as usize;
+        if place >= self.known.len() {
+            self.known.resize(place + 1, UNKNOWN);
+        }
+        if self.known[place] == UNKNOWN {
+            let members = self.sets.members(set, self.guard);
+            self.known[place] = match position(members, self.node) {
+                Ok(at) => IN + tier_of(members[at]),
+                Err(_) => NOT_IN,
+            };
+        }
+        self.known[place].checked_sub(IN)
+    }
+}
+
 /// References that slots gained and lost when they went from one set to another.
 #[derive(Clone, Copy)]
 pub struct Change {
