@@ -4,7 +4,9 @@ Decodes (one query) of similar length run together, padded and masked; a prefill
 each see the keys they need.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -64,92 +66,91 @@ def make_plan(
     starts: list[int], contexts: list[int], tables: Tensor, page_tokens: int, window: int | None, dtype: torch.dtype
 ) -> Plan:
     """`tables` [b, max_pages] i64; `starts` and `contexts` as in AttentionBatch, on the host; `dtype` of masks."""
-    decodes: list[tuple[int, int, int]] = []  # (pages, row, sequence)
-    prefills: list[Prefill] = []
-    for index, context in enumerate(contexts):
-        start, end = starts[index], starts[index + 1]
-        if end - start == 1:
-            first = _first_key(context - 1, window) // page_tokens
-            decodes.append((-(-context // page_tokens) - first, start, index))
-        else:
-            prefills.append(_prefill(start, end, context, tables[index], page_tokens, window, dtype))
-    decodes.sort(reverse=True)
-    groups: list[DecodeGroup] = []
-    while decodes:
-        width = decodes[0][0]
-        room = min(len(decodes), max(1, GROUP_KEYS // (width * page_tokens)))
-        size = 1
-        while size < room and decodes[size][0] >= PADDING * width:
-            size += 1
-        members = sorted((row, index) for _, row, index in decodes[:size])
-        groups.append(_decode_group(members, contexts, width, tables, page_tokens, window, dtype))
-        del decodes[:size]
-    return Plan(groups, prefills)
+    return _Planner(starts, contexts, tables, page_tokens, window, dtype).plan()
 
 
-def _mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    starts: list[int]
+    contexts: list[int]
+    tables: Tensor
+    page_tokens: int
+    window: int | None
+    dtype: torch.dtype
 
+    def plan(self) -> Plan:
+        queries = [end - start for start, end in pairwise(self.starts)]
+        decodes = [sequence for sequence, count in enumerate(queries) if count == 1]
+        prefills = [self.prefill(sequence) for sequence, count in enumerate(queries) if count > 1]
+        return Plan([self.group(members) for members in self.together(decodes)], prefills)
 
-def _first_key(position: int, window: int | None) -> int:
-    """The first position that a query at `position` sees; a window of 1 is the query alone."""
-    return 0 if window is None else max(0, position - window + 1)
+    def first_key(self, position: int) -> int:
+        """The first position that a query at `position` sees; with a window of 1 that is its own."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
 
+    def pages(self, sequence: int) -> tuple[int, int]:
+        """First and last + 1 of the pages that a decode sees, as indices of the sequence's table."""
+        context = self.contexts[sequence]
+        return self.first_key(context - 1) // self.page_tokens, -(-context // self.page_tokens)
 
-def _decode_group(
-    members: list[tuple[int, int]],
-    contexts: list[int],
-    width: int,
-    tables: Tensor,
-    page_tokens: int,
-    window: int | None,
-    dtype: torch.dtype,
-) -> DecodeGroup:
-    rows = [row for row, _ in members]
-    ends = [contexts[index] for _, index in members]
-    begins = [_first_key(end - 1, window) for end in ends]
-    firsts = [begin // page_tokens for begin in begins]
-    if len(members) == 1:
-        first = firsts[0]
-        pages = tables[members[0][1], first : first + width]
-        keys = slice(begins[0] - first * page_tokens, ends[0] - first * page_tokens)
-        return DecodeGroup(1, slice(rows[0], rows[0] + 1), pages, keys, None)
-    device = tables.device
-    base = torch.tensor(firsts, device=device)[:, None]
-    last = torch.tensor([-(-end // page_tokens) - 1 for end in ends], device=device)[:, None]
-    # Padding repeats the last page: always a page of the same sequence.
-    columns = (base + torch.arange(width, device=device)).minimum(last)
-    pages = tables[torch.tensor([index for _, index in members], device=device)[:, None], columns].flatten()
-    positions = base * page_tokens + torch.arange(width * page_tokens, device=device)
-    begin, end = torch.tensor(begins, device=device)[:, None], torch.tensor(ends, device=device)[:, None]
-    hidden = (positions < begin) | (positions >= end)
-    together = rows[-1] - rows[0] == len(rows) - 1
-    return DecodeGroup(
-        len(members),
-        slice(rows[0], rows[-1] + 1) if together else torch.tensor(rows, device=device),
-        pages,
-        None,
-        _mask(hidden, dtype)[:, None, None, :],
-    )
+    def together(self, decodes: list[int]) -> list[list[int]]:
+        """Groups of similar width, each in the order of the batch."""
+        widths = {sequence: end - first for sequence in decodes for first, end in [self.pages(sequence)]}
+        left = sorted(decodes, key=widths.__getitem__, reverse=True)
+        groups = []
+        while left:
+            width = widths[left[0]]
+            room = min(len(left), max(1, GROUP_KEYS // (width * self.page_tokens)))
+            size = 1
+            while size < room and widths[left[size]] >= PADDING * width:
+                size += 1
+            groups.append(sorted(left[:size]))
+            del left[:size]
+        return groups
 
+    def group(self, members: list[int]) -> DecodeGroup:
+        rows = [self.starts[sequence] for sequence in members]
+        first, end = zip(*(self.pages(sequence) for sequence in members), strict=True)
+        if len(members) == 1:
+            origin, context = first[0] * self.page_tokens, self.contexts[members[0]]
+            keys = slice(self.first_key(context - 1) - origin, context - origin)
+            return DecodeGroup(1, slice(rows[0], rows[0] + 1), self.tables[members[0], first[0] : end[0]], keys, None)
+        width = max(map(int.__sub__, end, first))
+        # Padding repeats the last page: always a page of the same sequence.
+        columns = self.column(first) + torch.arange(width, device=self.tables.device)
+        pages = self.tables[self.column(members), columns.minimum(self.column(end) - 1)].flatten()
+        contexts = [self.contexts[sequence] for sequence in members]
+        positions = self.column(first) * self.page_tokens + torch.arange(
+            width * self.page_tokens, device=self.tables.device
+        )
+        hidden = positions >= self.column(contexts)
+        hidden |= positions < self.column([self.first_key(context - 1) for context in contexts])
+        consecutive = rows[-1] - rows[0] == len(rows) - 1
+        where = slice(rows[0], rows[-1] + 1) if consecutive else self.column(rows)[:, 0]
+        return DecodeGroup(len(members), where, pages, None, self.mask(hidden)[:, None, None, :])
 
-def _prefill(
-    start: int, end: int, context: int, table: Tensor, page_tokens: int, window: int | None, dtype: torch.dtype
-) -> Prefill:
-    offset = context - end  # position of a row = row + offset
-    first_page = _first_key(start + offset, window) // page_tokens
-    origin = first_page * page_tokens
-    blocks = []
-    for low in range(start, end, QUERY_BLOCK):
-        high = min(low + QUERY_BLOCK, end)
-        key_low, key_high = _first_key(low + offset, window), high + offset
-        mask = None
-        if key_low < low + offset or (window is not None and high - low > window):
-            queries = torch.arange(low + offset, high + offset, device=table.device)[:, None]
-            keys = torch.arange(key_low, key_high, device=table.device)
-            hidden = keys > queries
-            if window is not None:
-                hidden |= keys <= queries - window
-            mask = _mask(hidden, dtype)
-        blocks.append(QueryBlock(slice(low, high), slice(key_low - origin, key_high - origin), mask))
-    return Prefill(table[first_page : -(-context // page_tokens)], blocks)
+    def prefill(self, sequence: int) -> Prefill:
+        start, end, context = self.starts[sequence], self.starts[sequence + 1], self.contexts[sequence]
+        shift = context - end  # position of a query = its row + shift
+        first_page = self.first_key(start + shift) // self.page_tokens
+        origin = first_page * self.page_tokens
+        blocks = []
+        for low in range(start, end, QUERY_BLOCK):
+            high = min(low + QUERY_BLOCK, end)
+            begin = self.first_key(low + shift)
+            mask = None
+            if begin < low + shift or (self.window is not None and high - low > self.window):
+                queries = torch.arange(low + shift, high + shift, device=self.tables.device)[:, None]
+                keys = torch.arange(begin, high + shift, device=self.tables.device)
+                hidden = keys > queries
+                if self.window is not None:
+                    hidden |= keys <= queries - self.window
+                mask = self.mask(hidden)
+            blocks.append(QueryBlock(slice(low, high), slice(begin - origin, high + shift - origin), mask))
+        return Prefill(self.tables[sequence, first_page : -(-context // self.page_tokens)], blocks)
+
+    def column(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, device=self.tables.device)[:, None]
+
+    def mask(self, hidden: Tensor) -> Tensor:
+        return torch.zeros(hidden.shape, dtype=self.dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
