@@ -1,7 +1,8 @@
 """Key chains and prefix index against NVIDIA Dynamo's, in one process and in turns.
 
 Dynamo (`ai-dynamo-runtime`) is optional: without it the peer's columns are empty. Its calls get what they take, lists
-of ints, made beforehand; ours get bytes and arrays, as they are on the hot path.
+of ints, made beforehand; ours get bytes and arrays, as they are on the hot path. Times are CPU time of the process,
+so that what else runs on the machine counts for little.
 """
 
 import json
@@ -10,16 +11,17 @@ import resource
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from importlib import import_module
 from itertools import cycle, islice
 from statistics import median
 from typing import Any, NamedTuple
 
 from trunkline.kernels.core import PAGE_TOKENS, PrefixIndex, page_chain
 
-try:
-    from dynamo import _core as dynamo
-except ImportError:
-    dynamo = None
+dynamo: Any = None
+with suppress(ImportError):
+    dynamo = import_module("dynamo._core")
 
 CHAIN_TOKENS = 8192
 NODES, NODE_PAGES = 64, 20_000
@@ -48,7 +50,7 @@ def _chain(rounds: int) -> dict[str, object]:
     listed = tokens.tolist()
     ours, peer = _in_turns(
         lambda _: page_chain(1, tokens),
-        dynamo and (lambda _: dynamo.compute_block_hash_for_seq(listed, PAGE_TOKENS)),
+        (lambda _: dynamo.compute_block_hash_for_seq(listed, PAGE_TOKENS)) if dynamo else None,
         [(None, None)],
         rounds,
     )
@@ -70,7 +72,7 @@ def _index(rounds: int) -> list[dict[str, object]]:
     tree = _dynamo_tree(shared, branches) if dynamo else None
     ours, peer = _in_turns(
         index.match,
-        tree and tree.find_matches,
+        tree.find_matches if tree else None,
         [(keys, array("Q", keys).tolist()) for keys in requests[:CALLS]],
         rounds,
     )
@@ -101,12 +103,12 @@ def _keys(pages: int) -> bytes:
 
 def _fill(index: PrefixIndex, shared: Branch, branches: Sequence[Branch]) -> float:
     """Stores everything, one call per branch. Million pages per second."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     for node in range(NODES):
         index.store(node, shared.keys, shared.depths, 0)
     for branch in branches:
         index.store(branch.node, branch.keys, branch.depths, 0)
-    return NODES * NODE_PAGES / (time.perf_counter() - begin) / 1e6
+    return NODES * NODE_PAGES / (time.process_time() - begin) / 1e6
 
 
 def _dynamo_tree(shared: Branch, branches: Sequence[Branch]) -> Any:
@@ -136,10 +138,10 @@ def _in_turns(
     times: list[list[float]] = [[], []]
     for _ in range(rounds + 1):
         for side, (call, column) in enumerate(columns):
-            begin = time.perf_counter()
+            begin = time.process_time()
             for argument in column:
                 call(argument)
-            times[side].append((time.perf_counter() - begin) / CALLS * 1e6)
+            times[side].append((time.process_time() - begin) / CALLS * 1e6)
     # The first round warms up.
     return median(times[0][1:]), median(times[1][1:]) if peer else None
 
