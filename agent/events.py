@@ -21,7 +21,6 @@ from trunkline.shared.errors import ConfigError, WireError
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import (
     MAX_REQUEST_BYTES,
-    TOPIC,
     Cleared,
     Finished,
     Load,
@@ -176,7 +175,7 @@ class EventPublisher:
     def _publish(self, publisher: "_Socket") -> None:
         finished = [self._finished.popleft() for _ in range(len(self._finished))]
         for batch in self._log.flush(self._load(), finished):
-            publisher.send_multipart([TOPIC, encode(batch)])  # PUB never blocks: it drops at a follower's mark
+            publisher.send(encode(batch))  # PUB never blocks: it drops at a follower's mark
 
     def _answer(self, publisher: "_Socket", answers: "_Socket") -> None:
         self._publish(publisher)  # so that there is a batch, and answers are as new as they can be

@@ -20,7 +20,6 @@ from trunkline.router.timing import Timing, jittered
 from trunkline.shared.errors import WireError
 from trunkline.shared.wire import (
     MAX_FRAME_BYTES,
-    TOPIC,
     EventBatch,
     Finished,
     Load,
@@ -36,7 +35,8 @@ _TICK_S = 0.25
 _DRAIN = 64
 """Messages taken from one socket before the other has its turn."""
 _RECEIVE_QUEUE = 1024
-_SEND_QUEUE = 16
+_SEND_QUEUE = 1
+"""Questions kept for an agent that is not there: the rest are asked when their time comes again."""
 
 _Args = TypeVarTuple("_Args")
 _Result = TypeVar("_Result")
@@ -123,11 +123,11 @@ class Follower:
     async def _drain(self, source: "zmq.asyncio.Socket", answers: "zmq.asyncio.Socket") -> None:
         for _ in range(_DRAIN):
             try:
-                frames = await source.recv_multipart(zmq.NOBLOCK)
+                frame = await source.recv(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
-                message = self._decode(frames)
+                message = self._decode(frame)
             except WireError as error:
                 self._count_bad(error)
                 continue
@@ -139,12 +139,8 @@ class Follower:
             elif not self.summary.waiting:
                 self._deadline = None
 
-    def _decode(self, frames: list[bytes]) -> Message:
-        if len(frames) > 1 and frames[0] == TOPIC:
-            frames = frames[1:]
-        if len(frames) != 1:
-            raise WireError(f"{len(frames)} frames where one was expected")
-        message = decode_message(frames[0])
+    def _decode(self, frame: bytes) -> Message:
+        message = decode_message(frame)
         if isinstance(message, EventBatch) and message.node != self.stream.node:
             raise WireError(f"events of node {message.node!r} on the stream of node {self.stream.node!r}")
         return message
@@ -182,7 +178,7 @@ class Follower:
                 return
         try:
             await answers.send(encode(request), zmq.NOBLOCK)
-        except zmq.Again:  # not connected yet
+        except zmq.Again:  # the one before has not left yet
             self._deadline = now + _FIRST_PAUSE_S
             return
         if isinstance(request, SnapshotRequest):
@@ -224,8 +220,7 @@ class Follower:
                 sock.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
                 sock.setsockopt(zmq.RECONNECT_IVL, 100)
                 sock.setsockopt(zmq.RECONNECT_IVL_MAX, int(self._timing.reopen_s * 1000))
-                sock.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for a peer that is not there
-            events.subscribe(TOPIC)
+            events.subscribe(b"")
             events.connect(self.stream.events)
             answers.connect(self.stream.replay)
             yield events, answers

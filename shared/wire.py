@@ -15,7 +15,6 @@ from trunkline.shared.names import Tier
 from trunkline.shared.namespace import Namespace
 
 WIRE_VERSION = 1
-TOPIC = b"trunkline.events"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_REQUEST_BYTES = 256
 MAX_KEYS = 65_536

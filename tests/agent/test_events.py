@@ -15,7 +15,6 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import (
-    TOPIC,
     WIRE_VERSION,
     EventBatch,
     Finished,
@@ -44,14 +43,12 @@ class Peer:
             sock.setsockopt(zmq.RCVTIMEO, WAIT_MS)
             sock.setsockopt(zmq.LINGER, 0)
             sock.setsockopt(zmq.RCVHWM, queue)
-        self.events.subscribe(TOPIC)
+        self.events.subscribe(b"")
         self.events.connect(publisher.events)
         self.answers.connect(publisher.replay)
 
     def batch(self) -> EventBatch:
-        topic, frame = self.events.recv_multipart()
-        assert topic == TOPIC
-        message = decode_message(frame)
+        message = decode_message(self.events.recv())
         assert isinstance(message, EventBatch)
         return message
 
