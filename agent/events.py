@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
 import zmq
 
 from trunkline.agent.event_log import EventLog
@@ -20,6 +21,7 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.shared.errors import ConfigError, WireError
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import (
+    MAX_NAME,
     MAX_REQUEST_BYTES,
     Cleared,
     Finished,
@@ -52,6 +54,7 @@ class EventPublisher:
     `load` is called from the publisher's thread at every batch: it must be quick and safe to call from there.
     `max_keys` bounds the mirror: pages of all tiers, and MAX_TEXT_KEYS_PER_PAGE text keys for each.
     Ports of 0 are chosen by the system; `events` and `replay` are the endpoints after `start`.
+    Raises ConfigError for a node name that routers would refuse.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class EventPublisher:
         events_port: int = 0,
         replay_port: int = 0,
     ) -> None:
+        if len(node) > MAX_NAME:
+            raise ConfigError(f"node name of {len(node)} characters is over the cap of {MAX_NAME}: {node[:40]!r}...")
         self.epoch = secrets.randbits(63)
         self.events = ""
         self.replay = ""
@@ -129,6 +134,8 @@ class EventPublisher:
 
     def finished(self, finished: Finished) -> None:
         """Reports a finished request with the next batch. From any thread."""
+        if len(finished.request_id) > MAX_NAME:  # clients may choose it
+            finished = msgspec.structs.replace(finished, request_id=finished.request_id[:MAX_NAME])
         self._finished.append(finished)
         self._wake()
 
@@ -216,5 +223,7 @@ def _bound(context: "zmq.Context[_Socket]", kind: int, host: str, port: int, que
         sock.bind(address)
     except zmq.ZMQError as error:
         sock.close()
-        raise ConfigError(f"cannot bind the event stream to {address}: {error.strerror}; choose another port") from None
+        raise ConfigError(
+            f"cannot bind the event stream to {address}: {error.strerror}; choose another host or port"
+        ) from None
     return sock

@@ -19,11 +19,13 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_REQUEST_BYTES = 256
 MAX_KEYS = 65_536
 """Keys per event and per snapshot part."""
+MAX_NAME = 256
+"""Characters of a node's name or a request's id."""
 KEY_BYTES, DEPTH_BYTES = 8, 4
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-Name = Annotated[str, msgspec.Meta(max_length=256)]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Keys = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * KEY_BYTES)]
 Depths = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * DEPTH_BYTES)]
 Tiers = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS)]

@@ -99,6 +99,17 @@ def test_events_and_reports_are_published() -> None:
     assert batch.digest.count == 0
 
 
+def test_names_over_the_cap_never_reach_the_wire() -> None:
+    with pytest.raises(ConfigError, match="over the cap"):
+        EventPublisher("n" * 257, Load, max_keys=64)
+    with running() as (publisher, peer):
+        peer.batch()
+        publisher.finished(Finished("r" * 8000, 32, 16, 4, 0.1, 0.2))
+        while not (batch := peer.batch()).finished:
+            pass
+    assert batch.finished[0].request_id == "r" * 256
+
+
 def test_snapshot_and_what_follows_it_is_the_truth() -> None:
     with running() as (publisher, peer):
         peer.batch()
