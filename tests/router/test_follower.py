@@ -237,6 +237,7 @@ def test_joins_late_and_follows() -> None:
         async with publishing() as publisher:
             store(publisher, *range(1, 5000))
             remove(publisher, 4999)
+            await until(lambda: publisher.stats()["batches"] > 2)
             async with following(publisher.events, publisher.replay) as router:
                 await until(lambda: router.status is SummaryStatus.EXACT and len(router.held()) == 4998)
                 store(publisher, 7000, tier=Tier.HOST)
