@@ -133,7 +133,7 @@ class EngineModel:
         )
 
     def backlog(self) -> int:
-        """Prompt tokens accepted, not expected from the cache, and not yet computed; those of the step in progress too."""
+        """Prompt tokens accepted, not expected from the cache, and not computed when the step in progress began."""
         planned = sum(count for _, count in self._chunks)
         prefills = sum(job.prompt_tokens - job.computed for job in self._prefills)
         return planned + prefills + sum(job.prompt_tokens - job.expected for job in self._waiting)
