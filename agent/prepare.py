@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
-import msgspec
-
 from trunkline.agent.engine.builtin.textkeys import TextKeys
 from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.openai.body import ChatBody, CompletionBody
@@ -90,7 +88,7 @@ class Preparer:
             return self._ids(prompt, field)
         if not prompt:
             raise _empty(field)
-        framed = _framed(lambda: canonical.of_prompt(prompt), field)
+        framed = canonical.of_prompt(prompt, field)
         return self._encoded(prompt, framed, namespace, special=True)
 
     def _chat(self, body: ChatBody, namespace: Namespace) -> Prompt:
@@ -99,7 +97,7 @@ class Preparer:
                 field = f"messages.{index}.role"
                 raise RequestError(f"{field}: {message.role!r} is not one of {sorted(ROLES)}", param=field)
         tools, arguments = bytes(body.tools), bytes(body.chat_template_kwargs)
-        framed = _framed(lambda: canonical.of_chat(body.messages, tools, arguments), "messages")
+        framed = canonical.of_chat(body.messages, tools, arguments)
         rendered = self._text.render_chat(body.messages, tools, arguments)
         return self._encoded(rendered, framed, namespace, special=False)
 
@@ -116,15 +114,6 @@ class Preparer:
             if not 0 <= token < vocab:
                 raise RequestError(f"{field}: {token} is not in the vocabulary of {vocab} tokens", param=field)
         return Prompt(array("i", ids))
-
-
-def _framed(frame: Callable[[], Canonical], field: str) -> Canonical:
-    try:
-        return frame()
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{field}: a content part is malformed: {error}", status=422, param=field) from None
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise RequestError(f"{field}: not valid Unicode: {error}", param=field) from None
 
 
 def _empty(field: str) -> RequestError:

@@ -35,12 +35,7 @@ def read_chat(body: bytes) -> Prompt:
     chat = _decode(_decode_chat, body)
     if not chat.messages:
         raise RequestError("messages is empty: at least one message is needed", param="messages")
-    try:
-        return Prompt(chat.model, of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs)))
-    except msgspec.ValidationError as error:
-        raise _invalid(error, "messages") from None
-    except UnicodeEncodeError:
-        raise RequestError("messages holds half a surrogate pair, which no UTF-8 text has", param="messages") from None
+    return Prompt(chat.model, of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs)))
 
 
 def read_completion(body: bytes) -> Prompt:
@@ -52,10 +47,7 @@ def read_completion(body: bytes) -> Prompt:
     if not prompt:
         raise RequestError("prompt is empty: at least one character or token id is needed", param="prompt")
     if isinstance(prompt, str):
-        try:
-            return Prompt(completion.model, of_prompt(prompt))
-        except UnicodeEncodeError:
-            raise RequestError("prompt holds half a surrogate pair, which no UTF-8 text has", param="prompt") from None
+        return Prompt(completion.model, of_prompt(prompt))
     try:
         return Prompt(completion.model, array("i", prompt))
     except TypeError:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from trunkline.shared.errors import RequestError
 from trunkline.shared.names import TEXT_CHUNK
 
 _PREAMBLE, _MESSAGE, _PART, _PROMPT = b"\x01", b"\x02", b"\x03", b"\x04"
@@ -61,42 +62,60 @@ class Canonical(NamedTuple):
         return ends
 
 
-def of_prompt(prompt: str) -> Canonical:
-    """Canonical bytes of a raw prompt. Raises UnicodeEncodeError for lone surrogates."""
-    return Canonical([_PROMPT + prompt.encode()], [1], closed=False)
+def of_prompt(prompt: str, field: str = "prompt") -> Canonical:
+    """Canonical bytes of a raw prompt. Raises RequestError, naming `field`, for half a surrogate pair."""
+    try:
+        return Canonical([_PROMPT + prompt.encode()], [1], closed=False)
+    except UnicodeEncodeError as error:
+        raise _not_unicode(field, error) from None
 
 
 def of_chat(messages: Sequence[Message], tools: bytes = b"", template_kwargs: bytes = b"") -> Canonical:
     """Canonical bytes of a chat: tools and template arguments as sent, then every message's parts.
 
-    Raises UnicodeEncodeError for lone surrogates and msgspec.ValidationError for a malformed content part.
+    Raises RequestError, naming the field, for half a surrogate pair and for a malformed content part.
     """
     segments: list[bytes] = []
     headers: list[int] = []
     if tools or template_kwargs:
         segments.append(_PREAMBLE + _sized(tools) + template_kwargs)
         headers.append(len(segments[0]))
-    for message in messages:
-        header = _header(message)
+    for index, message in enumerate(messages):
         content = message.content
-        for text in (content.encode(),) if isinstance(content, str) else part_texts(content):
+        try:
+            header = _header(message)
+            texts = [content.encode()] if isinstance(content, str) else _part_texts(index, content)
+        except UnicodeEncodeError as error:
+            raise _not_unicode(f"messages.{index}", error) from None
+        for text in texts:
             segments.append(header + text)
             headers.append(len(header))
             header = _PART
     return Canonical(segments, headers, closed=True)
 
 
-def part_texts(content: str | list[msgspec.Raw] | None) -> list[bytes]:
-    """A message's content parts, in order; a string is one text part, another kind of part is its raw JSON."""
-    if content is None:
-        return [b""]
-    if isinstance(content, str):
-        return [content.encode()]
-    texts = []
-    for raw in content:
-        part = _decode_part(raw)
-        texts.append(part.text.encode() if part.type == "text" else bytes(raw))
-    return texts or [b""]
+def parts(index: int, content: list[msgspec.Raw]) -> list[TextPart]:
+    """The content parts of message `index`. Raises RequestError for a malformed one, naming it."""
+    decoded = []
+    for position, raw in enumerate(content):
+        field = f"messages.{index}.content.{position}"
+        try:
+            decoded.append(_decode_part(raw))
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{field}: {error}", status=422, param=field) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _not_unicode(field, error) from None
+    return decoded
+
+
+def _part_texts(index: int, content: list[msgspec.Raw] | None) -> list[bytes]:
+    """A text part's text, another kind of part as its raw JSON; a message without content has one empty part."""
+    decoded = zip(parts(index, content or []), content or [], strict=True)
+    return [part.text.encode() if part.type == "text" else bytes(raw) for part, raw in decoded] or [b""]
+
+
+def _not_unicode(field: str, error: Exception) -> RequestError:
+    return RequestError(f"{field}: not valid Unicode: {error}", param=field)
 
 
 _decode_part = msgspec.json.Decoder(TextPart).decode

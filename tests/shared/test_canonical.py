@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.kernels.core import text_chain
-from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt, part_texts
+from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
+from trunkline.shared.errors import RequestError
 from trunkline.shared.names import TEXT_CHUNK
 
 roles = st.sampled_from(["system", "user", "assistant", "tool"])
@@ -101,17 +102,23 @@ def test_headers_are_what_comes_before_the_text() -> None:
 
 def test_a_part_of_another_kind_is_its_raw_json() -> None:
     raw = b'{"type":"image_url","image_url":{"url":"x"}}'
-    assert part_texts([msgspec.Raw(raw)]) == [raw]
+    framed = of_chat([Message("user", [msgspec.Raw(raw)])])
+    assert framed.segments[0][framed.headers[0] :] == raw
 
 
-@pytest.mark.parametrize("raw", [b"3", b"{}", b'{"type":1}', b'{"type":"text","text":5}'])
-def test_malformed_parts(raw: bytes) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        of_chat([Message("user", [msgspec.Raw(raw)])])
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [(b"3", 422), (b"{}", 422), (b'{"type":1}', 422), (b'{"type":"text","text":5}', 422)]
+    + [(b'{"type":"text","text":"\xff"}', 400), (b'{"type":"text","text":"\\ud800"}', 400)],
+)
+def test_malformed_parts_are_named(raw: bytes, status: int) -> None:
+    with pytest.raises(RequestError, match=r"messages\.1\.content\.1") as caught:
+        of_chat([Message("user", "hi"), Message("user", [*content("one"), msgspec.Raw(raw)])])
+    assert (caught.value.status, caught.value.param) == (status, "messages.1.content.1")
 
 
-def test_lone_surrogates() -> None:
-    with pytest.raises(UnicodeEncodeError):
-        of_prompt("\ud800")
-    with pytest.raises(UnicodeEncodeError):
+def test_half_a_surrogate_pair_is_named() -> None:
+    with pytest.raises(RequestError, match="prompt\\.3"):
+        of_prompt("\ud800", "prompt.3")
+    with pytest.raises(RequestError, match="messages\\.0"):
         of_chat([Message("user", "\ud800")])

@@ -22,7 +22,7 @@ import msgspec
 from jinja2 import nodes
 from jinja2.parser import Parser
 
-from trunkline.shared.canonical import Message, TextPart
+from trunkline.shared.canonical import Message, parts
 from trunkline.shared.errors import ConfigError, RequestError
 
 RENDER_SECONDS = 5.0
@@ -104,19 +104,12 @@ def _content(index: int, message: Message) -> str:
     if isinstance(message.content, str):
         return message.content
     texts = []
-    for position, raw in enumerate(message.content):
-        field = f"messages.{index}.content.{position}"
-        try:
-            part = _decode_part(raw)
-        except msgspec.ValidationError as error:
-            raise RequestError(f"{field}: {error}", param=field) from None
+    for position, part in enumerate(parts(index, message.content)):
         if part.type != "text":
+            field = f"messages.{index}.content.{position}"
             raise RequestError(f"{field}: parts of type {part.type!r} are not supported, only 'text'", param=field)
         texts.append(part.text)
     return "\n".join(texts)
-
-
-_decode_part = msgspec.json.Decoder(TextPart).decode
 
 
 def _tool_call(call: Any) -> Any:
