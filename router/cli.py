@@ -11,9 +11,10 @@ import typer
 from trunkline.router.app import Router, bind
 from trunkline.router.settings import Settings
 from trunkline.router.status import show
-from trunkline.router.tenants import Tenants, load_secret, load_tenants
+from trunkline.router.tenants import Tenants, load_tenants
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import ROUTER_PORT
+from trunkline.shared.secret import load_secret
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -23,7 +23,6 @@ from trunkline.shared.names import HEADER_CLUSTER, HEADER_SALT
 
 _MAX_REMEMBERED = 4096
 """Keys whose digest is remembered; a client's key is hashed once, not once per request."""
-_MIN_SECRET = 16
 
 
 class Tenant(NamedTuple):
@@ -92,25 +91,6 @@ def load_tenants(path: Path, secret: str | None) -> Tenants:
             if by_digest.setdefault(digest, tenant) is not tenant:
                 raise ConfigError(f"tenants.{name} in {path} has a key of tenants.{by_digest[digest].name}")
     return Tenants(secret, by_digest)
-
-
-def load_secret(path: Path | None) -> str | None:
-    """The cluster secret: from the file, else from TRUNKLINE_CLUSTER_SECRET, else None. Raises ConfigError."""
-    if path is None:
-        secret = os.environ.get("TRUNKLINE_CLUSTER_SECRET")
-        where = "TRUNKLINE_CLUSTER_SECRET"
-        if secret is None:
-            return None
-    else:
-        where = f"cluster secret file {path}"
-        try:
-            secret = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{where} cannot be read: {error}") from None
-    secret = secret.strip()
-    if len(secret) < _MIN_SECRET or not (secret.isascii() and secret.isprintable()):
-        raise ConfigError(f"{where} must hold at least {_MIN_SECRET} printable ASCII characters on one line")
-    return secret
 
 
 def _cluster_header(secret: str | None) -> bytes:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.router.fakes import FakeAgent
 from tests.router.serving import COMPLETIONS, ask, chat, request, run, serving
-from trunkline.router.tenants import Tenants, load_secret, load_tenants
+from trunkline.router.tenants import Tenants, load_tenants
 from trunkline.shared.errors import ConfigError, RequestError
 
 SECRET = "0123456789abcdef"
@@ -85,22 +85,6 @@ def test_bad_files_are_named(tmp_path: Path, text: str, names: str) -> None:
 def test_tenants_need_a_cluster_secret(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cluster secret"):
         load_tenants(tmp_path / "tenants.toml", None)
-
-
-def test_secret_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRUNKLINE_CLUSTER_SECRET", raising=False)
-    assert load_secret(None) is None
-    monkeypatch.setenv("TRUNKLINE_CLUSTER_SECRET", SECRET)
-    assert load_secret(None) == SECRET
-    file = tmp_path / "secret"
-    file.write_text(SECRET[::-1] + "\n")
-    assert load_secret(file) == SECRET[::-1]
-    for bad in ("short", "two\nlines of secret text", "ümlaut" * 5):
-        file.write_text(bad)
-        with pytest.raises(ConfigError, match="secret"):
-            load_secret(file)
-    with pytest.raises(ConfigError, match="nowhere"):
-        load_secret(tmp_path / "nowhere")
 
 
 def test_credentials_stop_at_the_router_and_salts_do_not_mix(tenants: Tenants) -> None:
