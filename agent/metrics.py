@@ -10,6 +10,19 @@ from trunkline.agent.engine.base import EngineStatus
 from trunkline.agent.node import Node, State
 from trunkline.shared.wire import Load
 
+_STREAM_GAUGES = {
+    "kept_batches": "Batches kept for replays",
+    "pending_keys": "Keys that wait for the next batch",
+    "keys": "Keys published and not removed",
+}
+_STREAM_COUNTERS = {
+    "batches": "Batches numbered",
+    "folded": "Times that too much was pending, so that followers must take a snapshot",
+    "overflowed": "Keys beyond the bound of what is published",
+    "dropped_replies": "Answers to followers that did not take them",
+    "bad_requests": "Requests of followers that did not decode",
+}
+
 
 class AgentCollector(Collector):
     """`answers` counts HTTP answers by path and status."""
@@ -27,8 +40,11 @@ class AgentCollector(Collector):
         if serving := self._node.serving:
             yield from _of_load(serving.engine.load())
             yield from _of_status(serving.engine.status())
-            for name, count in serving.events.stats().items():
-                yield _counter(f"events_{name}", f"Event stream: {name.replace('_', ' ')}", count)
+            stats = serving.events.stats()
+            for name, text in _STREAM_GAUGES.items():
+                yield _gauge(f"events_{name}", text, stats[name])
+            for name, text in _STREAM_COUNTERS.items():
+                yield _counter(f"events_{name}", text, stats[name])
 
 
 def _of_load(load: Load) -> Iterator[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -127,11 +128,28 @@ class RouterCollector(Collector):
         pending = GaugeMetricFamily(
             "trunkline_router_node_pending_tokens", "Uncached tokens placed and not answered.", labels=["node"]
         )
+        stream = CounterMetricFamily(
+            "trunkline_router_node_stream",
+            "What happened on a node's event stream: batches, gaps, snapshots, digests that disagree.",
+            labels=["node", "event"],
+        )
         for node in self._context.registry.nodes:
+            if node.follower is not None:
+                for event, count in asdict(node.follower.summary.counters).items():
+                    stream.add_metric([node.name, event], count)
             state.add_metric([node.name, node.state], 1)
             summary.add_metric([node.name, node.summary], 1)
             degraded.add_metric([node.name], node.summary is not SummaryStatus.EXACT)
             load = scheduler.load_of(node)
             running.add_metric([node.name], load.running)
             pending.add_metric([node.name], load.pending)
-        yield from (state, summary, degraded, running, pending)
+        yield from (state, summary, degraded, running, pending, stream)
+        yield from self._index()
+
+    def _index(self) -> Iterator[Metric]:
+        stats = self._context.registry.index_stats()
+        yield GaugeMetricFamily("trunkline_router_index_keys", "Distinct keys in all summaries.", stats["keys"])
+        yield GaugeMetricFamily("trunkline_router_index_bytes", "Memory of the prefix index.", stats["bytes"])
+        yield CounterMetricFamily(
+            "trunkline_router_index_dropped_keys", "Keys refused because the index is at its bound.", stats["dropped"]
+        )

@@ -99,6 +99,10 @@ class Registry:
         self._rebuild()
         self._listener.on_void(node)
 
+    def index_stats(self) -> dict[str, int]:
+        """Size and losses of the prefix index that holds the summaries."""
+        return self._index.stats()
+
     def view(self) -> list[dict[str, object]]:
         """JSON of every node."""
         now = time.monotonic()

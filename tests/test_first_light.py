@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+ROOT = Path(__file__).parent.parent
 PAGE = 16
 READY_S = 240.0
 MODEL = "smollm2-135m-instruct"
@@ -104,6 +106,20 @@ def test_status_shows_both_nodes(cluster: Cluster) -> None:
     nodes = json.loads(shown.stdout)["nodes"]
     assert {node["name"] for node in nodes} == {"agent-0", "agent-1"}
     assert all(node["state"] == "ready" for node in nodes)
+
+
+@pytest.mark.timeout(300)
+def test_every_metric_is_documented(cluster: Cluster) -> None:
+    _ask(cluster, [{"role": "user", "content": "Hi"}])
+    documented = set(re.findall(r"trunkline_\w+", (ROOT / "docs/operate/metrics.md").read_text()))
+    agent = str(_nodes(cluster)[0]["url"])
+    served = {
+        line.split()[2]
+        for url in (cluster.url, agent)
+        for line in httpx.get(f"{url}/metrics", timeout=10).text.splitlines()
+        if line.startswith("# HELP")
+    }
+    assert served == documented
 
 
 @pytest.mark.timeout(300)
