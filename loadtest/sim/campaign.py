@@ -4,6 +4,7 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -14,7 +15,7 @@ from trunkline.loadtest.sim.pooled import Pooled, pooled
 from trunkline.loadtest.sim.profile import find_profile
 from trunkline.loadtest.sim.report import Row
 from trunkline.loadtest.sim.trace import Trace, load_trace
-from trunkline.shared.errors import ConfigError
+from trunkline.shared.errors import ConfigError, TrunklineError
 
 _POLL_S = 0.1
 _REPORT_EVERY = 64
@@ -100,6 +101,10 @@ def run_all(tasks: Sequence[tuple[Prepared, str]], jobs: int, progress: Callable
                 for future in done:
                     future.result()
                 progress(placed.value)
+        except BrokenProcessPool:
+            raise TrunklineError(
+                "the process of a run was killed, perhaps for want of memory: try fewer jobs"
+            ) from None
         except BaseException:
             placed.value = _STOP
             pool.shutdown(cancel_futures=True)

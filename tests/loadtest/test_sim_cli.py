@@ -1,12 +1,14 @@
 import json
+import multiprocessing
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from trunkline.loadtest.sim.campaign import Scenario, prepare, run_all
 from trunkline.loadtest.sim_cli import sim
-from trunkline.shared.errors import ConfigError
+from trunkline.shared.errors import ConfigError, TrunklineError
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(sim)
@@ -78,3 +80,18 @@ def _trace(folder: Path) -> Path:
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def test_a_killed_worker_is_one_clear_line(tmp_path: Path) -> None:
+    scenario = Scenario(2, "llama-8b-h100", None, None, 0.05, 512, 0, skip_bad=False)
+    prepared = prepare(_trace(tmp_path), scenario)
+    seen: list[int] = []
+
+    def kill(placed: int) -> None:
+        seen.append(placed)
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    with pytest.raises(TrunklineError, match="try fewer jobs"):
+        run_all([(prepared, "random")] * 3, 1, kill)
+    assert seen
