@@ -17,7 +17,8 @@ log = logging.getLogger("trunkline.router.relay")
 
 MOVE_ON = frozenset((429, 502, 503))
 """Statuses of a node that has no room or no engine now: another one may have. The last one's answer stands."""
-_NEVER = float("inf")
+_GRACE_S = 1.0
+"""Connecting has a deadline of its own, which comes first."""
 
 
 class Client(Protocol):
@@ -81,7 +82,7 @@ class Relay:
         self._started = monotonic()
         self._paused = False
         self._done = False
-        self.deadline = _NEVER
+        self.deadline = self._started + context.settings.deadlines.connect + _GRACE_S
 
     def start(self) -> None:
         self._context.ticker.watch(self)
@@ -131,7 +132,7 @@ class Relay:
     # What the connection to the node says.
 
     def on_connected(self, connection: Connection) -> None:
-        if self._done:
+        if self._done or self._connection is not None:
             connection.unused()
             return
         self._connection = connection
@@ -208,7 +209,7 @@ class Relay:
         if connection is not None:
             self.on_connected(connection)
         else:
-            self.deadline = _NEVER  # Connecting has a deadline of its own.
+            self._await(context.settings.deadlines.connect + _GRACE_S)
             pool.connect(self, UnframedConnection if client.unframed else Connection)
 
     def _await(self, seconds: float) -> None:
