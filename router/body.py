@@ -1,10 +1,11 @@
 """The few fields of a request's body that a router reads. The body itself travels on unchanged."""
 
 from array import array
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
+from trunkline.shared.body import decode
 from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
 from trunkline.shared.errors import RequestError
 
@@ -32,7 +33,7 @@ class Prompt(NamedTuple):
 
 def read_chat(body: bytes) -> Prompt:
     """Raises RequestError: 400 for what is malformed or empty, 422 for a wrong type, naming the field."""
-    chat = _decode(_decode_chat, body)
+    chat = decode(_chat_decoder, body)
     if not chat.messages:
         raise RequestError("messages is empty: at least one message is needed", param="messages")
     return Prompt(chat.model, of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs)))
@@ -40,7 +41,7 @@ def read_chat(body: bytes) -> Prompt:
 
 def read_completion(body: bytes) -> Prompt:
     """Raises RequestError like `read_chat`. Of a list of prompts, the first stands for all."""
-    completion = _decode(_decode_completion, body)
+    completion = decode(_completion_decoder, body)
     prompt: str | list[Any] = completion.prompt
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         prompt = prompt[0]
@@ -56,27 +57,5 @@ def read_completion(body: bytes) -> Prompt:
         raise RequestError("prompt holds a token id of more than 31 bits", param="prompt") from None
 
 
-_T = TypeVar("_T")
-_decode_chat = msgspec.json.Decoder(_Chat)
-_decode_completion = msgspec.json.Decoder(_Completion)
-
-
-def _decode(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise RequestError("body is nested too deeply") from None
-
-
-def _invalid(error: msgspec.ValidationError, root: str = "") -> RequestError:
-    """msgspec says "... - at `$.messages[0].role`", and names a missing field in the text."""
-    what, _, where = str(error).partition(" - at `$")
-    path = where.rstrip("`").replace("[...]", "").replace("[", ".").replace("]", "").lstrip(".") or root
-    missing = what.startswith("Object missing required field")
-    if missing:
-        path = f"{path}.{what.split('`')[1]}".lstrip(".")
-    return RequestError(what if not path else f"{path}: {what}", param=path or None, status=400 if missing else 422)
+_chat_decoder = msgspec.json.Decoder(_Chat)
+_completion_decoder = msgspec.json.Decoder(_Completion)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from trunkline.shared.body import decode
 from trunkline.shared.errors import RequestError
 from trunkline.shared.names import TEXT_CHUNK
 
@@ -96,16 +97,7 @@ def of_chat(messages: Sequence[Message], tools: bytes = b"", template_kwargs: by
 
 def parts(index: int, content: list[msgspec.Raw]) -> list[TextPart]:
     """The content parts of message `index`. Raises RequestError for a malformed one, naming it."""
-    decoded = []
-    for position, raw in enumerate(content):
-        field = f"messages.{index}.content.{position}"
-        try:
-            decoded.append(_decode_part(raw))
-        except msgspec.ValidationError as error:
-            raise RequestError(f"{field}: {error}", status=422, param=field) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _not_unicode(field, error) from None
-    return decoded
+    return [decode(_part_decoder, raw, f"messages.{index}.content.{at}") for at, raw in enumerate(content)]
 
 
 def _part_texts(index: int, content: list[msgspec.Raw] | None) -> list[bytes]:
@@ -118,7 +110,7 @@ def _not_unicode(field: str, error: Exception) -> RequestError:
     return RequestError(f"{field}: not valid Unicode: {error}", param=field)
 
 
-_decode_part = msgspec.json.Decoder(TextPart).decode
+_part_decoder = msgspec.json.Decoder(TextPart)
 
 
 def _sized(raw: bytes) -> bytes:

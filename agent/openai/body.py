@@ -5,13 +5,10 @@ make no sense (see `params.py`), 422 for well-formed JSON of the wrong types. `p
 dotted path (``messages.0.role``). Unknown fields are ignored; null is the same as absent.
 """
 
-import re
-from typing import TypeVar
-
 import msgspec
 
+from trunkline.shared.body import decode
 from trunkline.shared.canonical import Message
-from trunkline.shared.errors import RequestError
 
 
 class StreamOptions(msgspec.Struct):
@@ -74,38 +71,13 @@ class ChatBody(Body, kw_only=True):
 
 _completion = msgspec.json.Decoder(CompletionBody)
 _chat = msgspec.json.Decoder(ChatBody)
-_T = TypeVar("_T")
-_PATH = re.compile(r" - at `\$\.?(.*)`$")
-_MISSING = re.compile(r"missing required field `(\w+)`")
 
 
 def completion_body(raw: bytes) -> CompletionBody:
     """Raises RequestError with the field at fault."""
-    return _decode(_completion, raw)
+    return decode(_completion, raw)
 
 
 def chat_body(raw: bytes) -> ChatBody:
     """Raises RequestError with the field at fault."""
-    return _decode(_chat, raw)
-
-
-def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:
-    try:
-        return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        raise _wrong_type(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"the body is not valid JSON: {error}") from None
-    except RecursionError:
-        raise RequestError("the body is not valid JSON: nested too deeply") from None
-
-
-def _wrong_type(message: str) -> RequestError:
-    path = _PATH.search(message)
-    param = re.sub(r"\[(\d+|\.\.\.)\]", r".\1", path.group(1)).lstrip(".") if path else ""
-    missing = _MISSING.search(message)
-    if missing:
-        param = f"{param}.{missing.group(1)}".lstrip(".")
-    reason = _PATH.sub("", message)
-    status = 400 if missing else 422
-    return RequestError(f"{param}: {reason}" if param else reason, status=status, param=param or None)
+    return decode(_chat, raw)

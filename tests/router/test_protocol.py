@@ -110,7 +110,12 @@ def test_headers_travel_end_to_end_only() -> None:
         (CHAT, b'{"model":7,"messages":[]}', 422, "model"),
         (CHAT, b'{"model":"fake","messages":[{"content":"x"}]}', 400, "messages.0.role"),
         (CHAT, b'{"model":"fake","messages":[{"role":"user","content":5}]}', 422, "messages.0.content"),
-        (CHAT, b'{"model":"fake","messages":[{"role":"user","content":[{"text":"x"}]}]}', 400, "messages.type"),
+        (
+            CHAT,
+            b'{"model":"fake","messages":[{"role":"user","content":[{"text":"x"}]}]}',
+            400,
+            "messages.0.content.0.type",
+        ),
         (CHAT, b'{"model":"nobody","messages":[{"role":"user","content":"x"}]}', 404, "model"),
         (COMPLETIONS, b'{"model":"fake"}', 400, "prompt"),
         (COMPLETIONS, b'{"model":"fake","prompt":""}', 400, "prompt"),
