@@ -10,6 +10,7 @@ import typer
 
 from trunkline.agent import models as registry
 from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.engine.builtin.threads import spin_briefly
 from trunkline.agent.listen import listen
 from trunkline.agent.models_cli import models, pull_with_progress
 from trunkline.agent.settings import AgentSettings
@@ -66,6 +67,7 @@ def agent(
         secret=load_secret(cluster_secret_file),
     )
     with listen(host, port) as listener:
+        spin_briefly()
         # Imported here: torch takes seconds, and what can go wrong before should show at once.
         from trunkline.agent.server import serve
 
