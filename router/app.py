@@ -13,12 +13,12 @@ from trunkline.router.admin import api
 from trunkline.router.context import Context
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
+from trunkline.router.pools import Pools
 from trunkline.router.protocol import EdgeProtocol
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
-from trunkline.router.upstream import Pools
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.wire import Finished, Load
 

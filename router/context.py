@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Registry
+from trunkline.router.pools import Pools
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
-from trunkline.router.upstream import Pools
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from typing import Protocol
 import msgspec
 
 from trunkline.router.body import Prompt
+from trunkline.router.connection import Headers
 from trunkline.router.context import Context
 from trunkline.router.relay import Relay
 from trunkline.router.scheduler.placement import Choice
 from trunkline.router.tenants import Tenant
-from trunkline.router.upstream import Headers
 from trunkline.shared.errors import Overloaded, RequestError
 
 _HOP_BY_HOP = frozenset(

@@ -7,10 +7,10 @@ from typing import Protocol
 
 import msgspec
 
+from trunkline.router.connection import Connection, Headers, NodeFailure, UnframedConnection
 from trunkline.router.context import Context
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
-from trunkline.router.upstream import Connection, Headers, NodeFailure, UnframedConnection
 from trunkline.shared.errors import Overloaded, RequestError
 
 log = logging.getLogger("trunkline.router.relay")

@@ -1,17 +1,21 @@
-"""Kept-open HTTP/1.1 connections to nodes. Responses are passed on as they come; only their framing is followed."""
+"""One kept-open HTTP/1.1 connection to a node. Responses are passed on as they come; only their framing is followed."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
-from trunkline.router.nodes import Node
+if TYPE_CHECKING:
+    from trunkline.router.pools import Pool
 
 MAX_HEAD_BYTES = 64 * 1024
 
 Headers = list[tuple[bytes, bytes]]
+
+_LARGEST = 4096
+_CHUNK_HEADS = {len(b"%x\r\n\r\n" % size) + size: b"%x\r\n" % size for size in range(1, _LARGEST)}
+"""How a read of some length begins if it is one whole chunk: then it need not be parsed."""
 
 
 class NodeFailure(Exception):
@@ -46,6 +50,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
     _write: Callable[[bytes], None] | None
+    _between_chunks: bool
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
@@ -89,8 +94,7 @@ class Connection(asyncio.Protocol):
         """
         if self._until_eof:
             return event if self._last.endswith(b"\n\n") else b"\n\n" + event
-        chunked = any(name == b"transfer-encoding" for name, _ in self._headers)
-        if not chunked or self._in_chunk or not self._last.endswith(b"\r\n"):
+        if not self._between_chunks:
             return None
         if not self._last.endswith(b"\n\n\r\n"):
             event = b"\n\n" + event
@@ -100,6 +104,19 @@ class Connection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
+        write = self._write
+        if (
+            self._between_chunks
+            and write is not None
+            and (head := _CHUNK_HEADS.get(len(data))) is not None
+            and data.startswith(head)
+            and data.endswith(b"\r\n")
+        ):
+            # Most reads of a stream are one event in one chunk. The parser is between chunks before and after it.
+            self._last = data
+            self.heard = True
+            write(data)
+            return
         receiver = self._receiver
         if receiver is None:  # Nobody asked: the peer does not speak HTTP as we do.
             self.transport.abort()
@@ -109,7 +126,7 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NodeFailure(f"response is not HTTP/1.1 as expected: {error.__context__ or error}"))
             return
-        write = self._write
+        self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
         if write is not None:
             self._last = data
             self.heard = True
@@ -160,8 +177,9 @@ class Connection(asyncio.Protocol):
             raise NodeFailure("an interim response that was not asked for")
         self._has_head = True
         self._keep_alive = self._parser.should_keep_alive()
-        if not self._keep_alive:
-            self._until_eof = not any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
+        names = [name for name, _ in self._headers]
+        self._chunked = b"transfer-encoding" in names
+        self._until_eof = not (self._keep_alive or self._chunked or b"content-length" in names)
 
     def on_chunk_header(self) -> None:
         self._in_chunk = True
@@ -193,7 +211,8 @@ class Connection(asyncio.Protocol):
 
     def _expect_nothing(self) -> None:
         self._headers: Headers = []
-        self._has_head = self._complete = self._in_chunk = self._until_eof = False
+        self._has_head = self._complete = self._until_eof = False
+        self._chunked = self._in_chunk = self._between_chunks = False
         self._keep_alive = True
         self._write = None
         self.heard = False
@@ -225,95 +244,11 @@ class UnframedConnection(Connection):
     def splice(self, write: Callable[[bytes], None]) -> None:
         self._write = lambda data: write(self._first(data))
 
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._chunked = False  # Not for the receiver.
+
     def _first(self, body: bytes) -> bytes:
         body = b"".join(self._pieces)
         self._pieces.clear()
         return body
-
-
-class Pool:
-    """Connections to one node."""
-
-    def __init__(self, node: Node, max_idle: int, connect_deadline: float) -> None:
-        self._node = node
-        self._max_idle = max_idle
-        self._deadline = connect_deadline
-        self._idle: list[Connection] = []
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._tls = ssl.create_default_context() if node.url.startswith("https:") else None
-        self.authority = node.url.partition("://")[2].partition("/")[0].encode()
-
-    def take(self) -> Connection | None:
-        """The connection used last, the likeliest to be alive; None if none is idle."""
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.transport.is_closing():
-                return connection.reuse()
-        return None
-
-    def give(self, connection: Connection) -> None:
-        if len(self._idle) < self._max_idle:
-            self._idle.append(connection)
-        else:
-            connection.transport.close()
-
-    def forget(self, connection: Connection) -> None:
-        if connection in self._idle:
-            self._idle.remove(connection)
-
-    def connect(self, receiver: Receiver, kind: Callable[["Pool"], Connection]) -> None:
-        """Opens a connection; the receiver hears of the result, also if it does not care any more."""
-        task = asyncio.create_task(self._connect(receiver, kind), name=f"connect {self._node.name}")
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    async def close(self) -> None:
-        connecting = list(self._connecting)
-        for task in connecting:
-            task.cancel()
-        await asyncio.gather(*connecting, return_exceptions=True)
-        self.close_idle()
-
-    def close_idle(self) -> None:
-        while self._idle:
-            self._idle.pop().transport.close()
-
-    async def _connect(self, receiver: Receiver, kind: Callable[["Pool"], Connection]) -> None:
-        node = self._node
-        try:
-            async with asyncio.timeout(self._deadline):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: kind(self), node.host, node.port, ssl=self._tls
-                )
-        except TimeoutError:
-            receiver.on_failure(NodeFailure(f"no connection within {self._deadline} s", timeout=True))
-        except OSError as error:
-            refused = isinstance(error, ConnectionRefusedError)
-            receiver.on_failure(NodeFailure(f"cannot connect: {error}", refused=refused))
-        else:
-            receiver.on_connected(connection)
-
-
-class Pools:
-    """The pool of each node."""
-
-    def __init__(self, max_idle: int, connect_deadline: float) -> None:
-        self._max_idle = max_idle
-        self._deadline = connect_deadline
-        self._pools: dict[Node, Pool] = {}
-
-    def of(self, node: Node) -> Pool:
-        pool = self._pools.get(node)
-        if pool is None:
-            pool = self._pools[node] = Pool(node, self._max_idle, self._deadline)
-        return pool
-
-    def drop(self, node: Node) -> None:
-        """The node is gone: its idle connections are closed."""
-        pool = self._pools.pop(node, None)
-        if pool is not None:
-            pool.close_idle()
-
-    async def close(self) -> None:
-        while self._pools:
-            await self._pools.popitem()[1].close()
