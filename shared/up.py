@@ -157,7 +157,7 @@ class Cluster:
             f"\nTrunkline serves {self.model} on {self.url} with {len(self._agents)} agents. Ctrl-C stops it. Try:\n\n"
             f"  curl -i {self.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
             f"    -d '{question % self.model}'\n\n"
-            f"  trunkline status --watch --url {self.url}\n",
+            f"  {os.path.relpath(sys.argv[0])} status --watch --url {self.url}\n",
             flush=True,
         )
 
