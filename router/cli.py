@@ -37,8 +37,7 @@ def router(
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--log-level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("httpx", "httpcore", "uvicorn.error"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     secret = load_secret(cluster_secret_file)
     who = Tenants(secret) if tenants is None else load_tenants(tenants, secret)
     settings = Settings(

@@ -51,8 +51,6 @@ class Registry:
         """Ends every task and closes every socket."""
         for node in self.nodes:
             await self._unwatch(node)
-        if self._prober is not None:
-            await self._prober.close()
         if self._context is not None:
             self._context.destroy(linger=0)
 

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Callable
 
 from trunkline.router.connection import Connection, NodeFailure, Receiver
-from trunkline.router.nodes import Node
+from trunkline.router.node import Node
 
 
 class Pool:

@@ -1,15 +1,16 @@
 """Asks a node over HTTP what it is and whether it is ready."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
-import httpx
 import msgspec
 
+from trunkline.router.connection import NodeFailure
+from trunkline.router.fetch import fetch
 from trunkline.router.follower import Stream
 from trunkline.shared.errors import TrunklineError, WireError
 from trunkline.shared.names import INFO_PATH
@@ -54,21 +55,15 @@ class Prober:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line per probe
-        # No proxies or credentials from the environment: nodes are asked directly.
-        self._client = httpx.AsyncClient(trust_env=False, timeout=timeout_s, follow_redirects=False)
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
     async def identify(self, url: str) -> Probed:
         """What the node at `url` is and whether it is ready. Raises ProbeError."""
         async with _deadline(self._timeout_s):
             status, body = await self._get(url + INFO_PATH)
-            if status == httpx.codes.SERVICE_UNAVAILABLE:
+            if status == HTTPStatus.SERVICE_UNAVAILABLE:
                 return Probed(ready=False, reason=_reason(status, body))
             try:
-                info = decode_info(body) if status == httpx.codes.OK else None
+                info = decode_info(body) if status == HTTPStatus.OK else None
             except WireError as error:
                 raise ProbeError(str(error)) from None
             if info is None:
@@ -84,36 +79,28 @@ class Prober:
 
     async def _readiness(self, url: str) -> Probed:
         status, body = await self._get(url + "/readyz")
-        return Probed(status == httpx.codes.OK, "" if status == httpx.codes.OK else _reason(status, body))
+        return Probed(status == HTTPStatus.OK, "" if status == HTTPStatus.OK else _reason(status, body))
 
     async def _plain(self, url: str) -> Probed:
         """An OpenAI server of another make: /v1/models if it has it, else any sign of health."""
         status, body = await self._get(url + "/v1/models")
-        if status == httpx.codes.OK:
+        if status == HTTPStatus.OK:
             try:
                 return Probed(ready=True, models={model.id: None for model in _decode_models(body).data})
             except (msgspec.DecodeError, UnicodeDecodeError):
                 pass
         status, body = await self._get(url + "/health")
-        if status == httpx.codes.OK:
+        if status == HTTPStatus.OK:
             return Probed(ready=True, models=None)
-        if status == httpx.codes.SERVICE_UNAVAILABLE:
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
             return Probed(ready=False, reason=_reason(status, body), models=None)
         raise ProbeError(f"none of {INFO_PATH}, /v1/models and /health answers 200: is this an inference server?")
 
     async def _get(self, url: str) -> tuple[int, bytes]:
         try:
-            async with self._client.stream("GET", url) as response:
-                body = b""
-                async for chunk in response.aiter_bytes():
-                    body += chunk
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise ProbeError(f"GET {url}: more than {MAX_ANSWER_BYTES} bytes")
-                return response.status_code, body
-        except httpx.TimeoutException as error:
-            raise ProbeError(f"GET {url}: timed out ({type(error).__name__})", slow=True) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise ProbeError(f"GET {url}: {error or type(error).__name__}") from None
+            return await fetch(url, MAX_ANSWER_BYTES, self._timeout_s)
+        except NodeFailure as failure:
+            raise ProbeError(f"GET {url}: {failure}", slow=failure.timeout) from None
 
 
 @asynccontextmanager
