@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
         self._reused = False
+        self._status = 0
         self._expect_nothing()
 
     def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
@@ -132,9 +133,10 @@ class Connection(asyncio.Protocol):
             self.heard = True
             write(data)
         elif self._has_head:
-            body = (self._last + data).partition(b"\r\n\r\n")[2]
+            whole = self._last + data if self._last else data
             self._last = data
-            receiver.on_head(self._parser.get_status_code(), self._headers, self._until_eof, self._first(body))
+            body = self._first(whole[whole.index(b"\r\n\r\n") + 4 :])
+            receiver.on_head(self._status, self._headers, self._until_eof, body)
         else:
             self._last += data
             if len(self._last) > MAX_HEAD_BYTES:
@@ -170,16 +172,19 @@ class Connection(asyncio.Protocol):
             raise NodeFailure("two responses for one request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        name = name.lower()
+        if name == b"transfer-encoding":
+            self._chunked = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        if self._parser.get_status_code() < 200:
+        self._status = self._parser.get_status_code()
+        if self._status < 200:
             raise NodeFailure("an interim response that was not asked for")
         self._has_head = True
         self._keep_alive = self._parser.should_keep_alive()
-        names = [name for name, _ in self._headers]
-        self._chunked = b"transfer-encoding" in names
-        self._until_eof = not (self._keep_alive or self._chunked or b"content-length" in names)
+        if not self._keep_alive and not self._chunked:
+            self._until_eof = not any(name == b"content-length" for name, _ in self._headers)
 
     def on_chunk_header(self) -> None:
         self._in_chunk = True

@@ -35,6 +35,8 @@ _REQUEST_DROP |= {b"authorization", _REQUEST_ID}
 _RESPONSE_DROP = _HOP_BY_HOP | {_REQUEST_ID}
 """Framing of a response passes through, for its body does."""
 _OURS = b"x-trunkline-"
+_PLAIN = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
+"""Values of the Connection header that nominate no other header."""
 _MAX_REQUEST_ID = 128
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
@@ -232,12 +234,13 @@ class Exchange:
             elif name == b"authorization":
                 authorization = value
             elif name == b"connection":
-                nominated += value.lower().split(b",")
+                if value not in _PLAIN:
+                    nominated += value.lower().split(b",")
             elif name == _REQUEST_ID and len(value) <= _MAX_REQUEST_ID and value.isascii():
                 self.request_id = value.decode()
             elif name == b"content-length" and int(value) > context.settings.max_body_bytes:
                 raise self._too_large()
-        for name in nominated:  # For this hop only; nearly always "keep-alive" or "close", which are nobody's names.
+        for name in nominated:  # For this hop only.
             while (name := name.strip()) in forwarded[::4]:
                 at = forwarded[::4].index(name) * 4
                 del forwarded[at : at + 4]

@@ -15,18 +15,19 @@ class Seeds:
     """First seeds of chains by namespace and salt: hashed once, not once per request."""
 
     def __init__(self) -> None:
-        self._seeds: dict[tuple[Namespace, str, bool], int] = {}
+        self._seeds: dict[tuple[int, str, bool], tuple[Namespace, int]] = {}
+        """By the identity of the namespace, whose hash is that of five strings; the value keeps it alive."""
 
     def get(self, namespace: Namespace, salt: str, text: bool) -> int:
-        key = (namespace, salt, text)
-        seed = self._seeds.get(key)
-        if seed is None:
+        key = (id(namespace), salt, text)
+        known = self._seeds.get(key)
+        if known is None:
             salted = namespace.salted(salt)
             seed = hash64(salted.text_seed_bytes() if text else salted.page_seed_bytes())
             if len(self._seeds) >= _MAX_SEEDS:
                 self._seeds.clear()
-            self._seeds[key] = seed
-        return seed
+            known = self._seeds[key] = (namespace, seed)
+        return known[1]
 
 
 class PromptKeys:

@@ -136,7 +136,7 @@ class Relay:
             connection.unused()
             return
         self._connection = connection
-        self._await(self._context.settings.deadlines.first_byte)
+        self.deadline = monotonic() + self._context.settings.deadlines.first_byte
         connection.send(self, self._client.request_head(connection.authority, len(self._body)), self._body)
 
     def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
