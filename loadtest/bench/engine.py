@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
+from trunkline.loadtest.bench.row import Row, row
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import PAGE_TOKENS
 
@@ -31,8 +32,6 @@ START_S = 180.0
 TIMEOUT_S = 300.0
 _IDS = range(1000, 40_000)
 """Ordinary tokens in any vocabulary of some size."""
-
-Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +96,11 @@ def _compared(medians: Mapping[str, Mapping[str, float]], peers: Sequence[Target
     for figure, title in names.items():
         ours = medians["ours"][figure]
         if not peers:
-            rows.append(_row(title, ours, None, None, ">= 0.8x the peer", None))
+            rows.append(row(title, ours, None, None, ">= 0.8x the peer", None))
         for peer in peers:
             ratio = ours / medians[peer.name][figure]
             value = medians[peer.name][figure]
-            rows.append(_row(f"{title} ({peer.name})", ours, value, ratio, ">= 0.8x the peer", ratio >= 0.8))
+            rows.append(row(f"{title} ({peer.name})", ours, value, ratio, ">= 0.8x the peer", ratio >= 0.8))
     return rows
 
 
@@ -112,21 +111,15 @@ def _reuse(medians: Mapping[str, Mapping[str, float]], peers: Sequence[Target]) 
     speed = {name: own["cold"] / own["warm"] for name, own in medians.items()}
     peer = peers[0].name if peers else None
     rows = [
-        _row("TTFT, cold, s", medians["ours"]["cold"], medians[peer]["cold"] if peer else None, None, "", None),
-        _row(
-            "TTFT, cached prefix, s", medians["ours"]["warm"], medians[peer]["warm"] if peer else None, None, "", None
-        ),
+        row("TTFT, cold, s", medians["ours"]["cold"], medians[peer]["cold"] if peer else None, None, "", None),
+        row("TTFT, cached prefix, s", medians["ours"]["warm"], medians[peer]["warm"] if peer else None, None, "", None),
     ]
     for title, own, least in (
         (f"cached share of {whole} shared tokens, %", share, 95.0),
         ("TTFT cold / cached", speed, 5.0),
     ):
-        rows.append(_row(title, own["ours"], own[peer] if peer else None, None, f">= {least:g}", own["ours"] >= least))
+        rows.append(row(title, own["ours"], own[peer] if peer else None, None, f">= {least:g}", own["ours"] >= least))
     return rows
-
-
-def _row(figure: str, ours: float, peer: float | None, ratio: float | None, reach: str, ok: bool | None) -> Row:
-    return {"figure": figure, "ours": ours, "peer": peer, "ratio": ratio, "reach": reach, "ok": ok}
 
 
 def _complete(target: Target, tokens: Sequence[int], max_tokens: int) -> Reply:
