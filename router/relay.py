@@ -9,12 +9,15 @@ import msgspec
 
 from trunkline.router.connection import Connection, Headers, NodeFailure, UnframedConnection
 from trunkline.router.context import Context
+from trunkline.router.nodes import NodeState
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
 from trunkline.shared.errors import Overloaded, RequestError
 
 log = logging.getLogger("trunkline.router.relay")
 
+LOOK_S = 2.0
+"""How often a request that hears nothing looks whether its node is known to be down, which a hung one soon is."""
 MOVE_ON = frozenset((429, 502, 503))
 """Statuses of a node that has no room or no engine now: another one may have. The last one's answer stands."""
 _GRACE_S = 1.0
@@ -59,6 +62,7 @@ class Relay:
         "_context",
         "_done",
         "_headers",
+        "_limit",
         "_paused",
         "_placement",
         "_started",
@@ -82,7 +86,7 @@ class Relay:
         self._started = monotonic()
         self._paused = False
         self._done = False
-        self.deadline = self._started + context.settings.deadlines.connect + _GRACE_S
+        self._limit = self.deadline = self._started + context.settings.deadlines.connect + _GRACE_S
 
     def start(self) -> None:
         self._context.ticker.watch(self)
@@ -103,7 +107,7 @@ class Relay:
     def pause(self) -> None:
         """The client reads more slowly than the node writes."""
         self._paused = True
-        self._await(self._context.settings.deadlines.stalled_client)
+        self.deadline = monotonic() + self._context.settings.deadlines.stalled_client
         if self._connection is not None:
             self._connection.pause()
 
@@ -120,11 +124,17 @@ class Relay:
             self._client.break_off()
             return
         if self._connection is not None and self._connection.heard:
-            # Looked at only when the deadline has come: a stall is noticed after one to two times `idle`.
             self._connection.heard = False
             self._await(self._context.settings.deadlines.idle)
             return
-        what = "did not begin to respond in time" if self._headers is None else "stalled in the middle of its response"
+        down = self._choice.node.state is NodeState.DOWN
+        if not down and monotonic() < self._limit:
+            self.deadline = min(self._limit, monotonic() + LOOK_S)
+            return
+        if down:
+            what = "stopped answering"
+        else:
+            what = "did not begin to respond in time" if self._headers is None else "stalled in its response"
         if self._connection is not None:
             self._connection.abort()
         self.on_failure(NodeFailure(what, timeout=True))
@@ -136,7 +146,7 @@ class Relay:
             connection.unused()
             return
         self._connection = connection
-        self.deadline = monotonic() + self._context.settings.deadlines.first_byte
+        self._await(self._context.settings.deadlines.first_byte)
         connection.send(self, self._client.request_head(connection.authority, len(self._body)), self._body)
 
     def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
@@ -152,7 +162,7 @@ class Relay:
             context.scheduler.begin(self._ticket)
         now = monotonic()
         context.counters.began(now - self._started, choice.matched, self._placement.tokens)
-        self.deadline = now + context.settings.deadlines.idle
+        self._await(context.settings.deadlines.idle)
         if self._connection is not None:
             self._connection.splice(self._client.write)
         self._client.write_head(status, headers, choice, until_eof, body)
@@ -213,7 +223,10 @@ class Relay:
             pool.connect(self, UnframedConnection if client.unframed else Connection)
 
     def _await(self, seconds: float) -> None:
-        self.deadline = monotonic() + seconds
+        """For the node: it is given up after so long, and as soon as it is seen to be down."""
+        now = monotonic()
+        self._limit = now + seconds
+        self.deadline = now + min(seconds, LOOK_S)
 
     # Ends.
 

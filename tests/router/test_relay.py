@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.router.fakes import FakeAgent, Fault
-from tests.router.serving import CHAT, DEADLINE_S, Client, ask, chat, request, run, serving, until
+from tests.router.serving import CHAT, DEADLINE_S, Client, Reply, ask, chat, request, run, serving, until
+from trunkline.router import relay
 from trunkline.router.nodes import NodeState
 from trunkline.router.settings import Deadlines
 
@@ -26,6 +27,30 @@ def test_before_the_first_byte_the_next_node_is_tried(fault: Fault) -> None:
             assert served.router.context.counters.retries == len(a.requests) > 0
             await until(served.idle)
             await until(lambda: a.in_flight == 0)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("fault", "moves_on"), [(Fault.HANG, True), (Fault.STALL, False)])
+def test_a_hung_node_is_given_up_long_before_the_deadline(
+    fault: Fault, moves_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "LOOK_S", 0.3)
+
+    async def scenario() -> None:
+        async with FakeAgent("a") as a, FakeAgent("b") as b, serving([a, b]) as served, asyncio.timeout(DEADLINE_S):
+            a.fault = fault
+            asked: list[asyncio.Task[Reply]] = []
+            while not a.requests:  # Near-equals are chosen at random.
+                asked.append(asyncio.create_task(ask(served.port, request(body=chat("hello", stream=True)))))
+                await asyncio.sleep(0.05)
+            a.frozen = True
+            replies = await asyncio.gather(*asked)
+            broken = [reply for reply in replies if b'"error"' in reply.body]
+            assert all(reply.status == 200 for reply in replies)
+            assert bool(broken) is not moves_on
+            assert all(b"stopped answering" in reply.body for reply in broken)
+            await until(served.idle)
 
     run(scenario())
 
