@@ -35,6 +35,8 @@ class SchedulerSettings:
 
     prefill_rate: float = 8000.0
     """Tokens per second of a node that has not reported any."""
+    decode_s: float = 0.005
+    """Seconds by which each request under way on a node delays a prefill there."""
     max_running: int = 64
     """Requests that a node without reports computes at once."""
     bytes_per_token: float = 4.0

@@ -4,6 +4,9 @@
 
 The work that a request adds delays everyone behind it; the queue that it joins delays only itself. At utilisation rho
 about 1 / (1 - rho) requests suffer from added work for each one that waits, hence the weight.
+
+Work is in seconds of a node like the fleet. What a slower node needs on top is part of the wait there: it delays the
+request itself longer, but fewer come by behind it. So a slow node gets its share when queues have grown elsewhere.
 """
 
 import random
@@ -17,7 +20,8 @@ NEGLIGIBLE_S = 0.001
 _FULL_S = 1e9
 
 Offer = tuple[float, float, float]
-"""What a node could do for a request: work and wait in seconds, and its load, 1 when it is full."""
+"""What a node could do for a request: work and wait in seconds, and its load, 1 when it is full. The wait at
+a fast node may be negative, but never by more than the work."""
 
 
 def queue_weight(rho: float) -> float:

@@ -1,72 +1,106 @@
-"""How busy nodes are: the router's own account of what it placed, corrected by what nodes report.
+"""How busy nodes are: the router's own account of what it placed, and what nodes report of others' requests.
 
-The own account is immediate: a placement counts the moment it is made. A report is authoritative, but it describes a
-moment before the last placements arrived. Time is cut into eras by the reports of a node:
+The own account is immediate: a placement counts the moment it is made, until its response begins. It is kept in tokens
+and pairs, and priced anew whenever it changes or the node reports.
 
-    report k-1 .... report k .... now          backlog = what report k says, less what was computed since,
-              era k-1       era k                        plus what was placed in eras k-1 and k and has not begun
-
-A placement may count twice for one era; it is never missed, so that a report never causes a herd.
+A report describes a moment that is up to WINDOW_S ago, when other requests of ours were under way than now. So only
+that part of it is taken which cannot be ours, whenever in that time it was made: what it says less the most that the
+own account said since. A late report never hides a placement, and never counts one twice: it causes no herd.
 """
 
-from trunkline.router.scheduler.cost import Offer
-from trunkline.shared.wire import Load
+import math
 
-STALE_S = 2.0
-"""Without a report for so long, a node's backlog is taken from the own account alone."""
-DECODE_TOKENS = 16
-"""A request in decode is taken to delay a prefill as much as this many tokens of prefill before it."""
-_WINDOW_S = 10.0
+from trunkline.router.scheduler.cost import Offer
+from trunkline.router.scheduler.prefill import Pace, Prices, pairs
+from trunkline.shared.wire import Finished, Load
+
+WINDOW_S = 2.0
+"""How late reports may be. One that is older is not believed any more."""
+_WORK_WINDOW_S = 10.0
+
+
+class _Peak:
+    """The most that a number was within the last one to two windows."""
+
+    __slots__ = ("_before", "_now", "_until")
+
+    def __init__(self) -> None:
+        self._now = self._before = 0
+        self._until = float("-inf")
+
+    def see(self, value: int, now: float) -> int:
+        """The number is `value` now, and only falls until the next call."""
+        if now >= self._until:
+            self._before, self._now = self._now, value
+            self._until = now + WINDOW_S
+        elif value > self._now:
+            self._now = value
+        return max(self._now, self._before)
 
 
 class NodeLoad:
     """Load of one node. Used on the event loop only; times are `time.monotonic()`."""
 
     __slots__ = (
-        "_by_era",
-        "_era",
+        "_decode_s",
         "_max_running",
+        "_most_pending",
+        "_most_running",
         "_others",
-        "_report_at",
-        "_reported_backlog",
+        "_others_s",
+        "_others_until",
+        "_pairs",
+        "_prices",
         "_work_at",
         "_work_share",
+        "pace",
         "pending",
+        "pending_s",
         "prefill_rate",
         "running",
     )
 
-    def __init__(self, prefill_rate: float, max_running: int, now: float) -> None:
-        self.prefill_rate = prefill_rate
-        """Tokens per second."""
+    def __init__(self, prices: Prices, max_running: int, decode_s: float, now: float) -> None:
+        self._prices = prices
+        self.pace = Pace(prices)
         self.running = 0
         """Placed by this router and not finished."""
-        self._max_running = max_running
-        self._era = 0
         self.pending = 0
         """Uncached tokens placed by this router whose response has not begun."""
-        self._by_era: dict[int, int] = {0: 0}
-        """The same by the era they were placed in."""
-        self._reported_backlog = 0
+        self.pending_s = 0.0
+        """What the node needs for them."""
+        self.prefill_rate = 0.0
+        """Tokens per second, as last reported."""
+        self._pairs = 0
+        self._max_running = max_running
+        self._decode_s = decode_s
+        self._most_pending = _Peak()
+        self._most_running = _Peak()
         self._others = 0
         """Requests of other routers, as of the last report."""
-        self._report_at = float("-inf")
+        self._others_s = 0.0
+        """Prefill of other routers' requests."""
+        self._others_until = now
         self._work_share = 0.0
         self._work_at = now
 
-    def place(self, uncached: int, now: float) -> int:
-        """A request is sent. Returns its era, which `begin` wants back."""
+    def place(self, uncached: int, matched: int, now: float) -> None:
+        """A request is sent."""
         self.running += 1
         self.pending += uncached
-        self._by_era[self._era] += uncached
-        self._work_share = self._recent_work(now) + uncached / self.prefill_rate / _WINDOW_S
+        self._pairs += pairs(uncached, matched)
+        self._price()
+        self._most_pending.see(self.pending, now)
+        self._most_running.see(self.running, now)
+        work_s = self._prices.seconds(uncached, matched) * self.pace.slowness
+        self._work_share = self._recent_work(now) + work_s / _WORK_WINDOW_S
         self._work_at = now
-        return self._era
 
-    def begin(self, uncached: int, era: int) -> None:
+    def begin(self, uncached: int, matched: int) -> None:
         """Its prefill is over: the response began, or the request was given up."""
         self.pending -= uncached
-        self._by_era[max(era, self._era - 2)] -= uncached
+        self._pairs -= pairs(uncached, matched)
+        self._price()
 
     def finish(self) -> None:
         """Its response ended, or the request was given up."""
@@ -74,28 +108,30 @@ class NodeLoad:
 
     def report(self, load: Load, now: float) -> None:
         """The node says itself how busy it is."""
-        self._reported_backlog = load.backlog_tokens
-        self._others = max(0, load.running + load.waiting - self.running)
-        self._report_at = now
-        self._era += 1
-        # Eras before the previous one are covered by the report: they are kept as one.
-        older = self._by_era.pop(self._era - 3, 0) + self._by_era.get(self._era - 2, 0)
-        self._by_era[self._era - 2], self._by_era[self._era] = older, 0
-        if load.prefill_rate > 0:
-            self.prefill_rate = load.prefill_rate
+        if load.prefill_rate > 0 and not self._prices.learned:
+            self._prices.assume(load.prefill_rate)
+        self._price()
+        backlog = load.backlog_tokens - self._most_pending.see(self.pending, now)
+        self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
+        self.prefill_rate = load.prefill_rate
+        self._others = max(0, load.running + load.waiting - self._most_running.see(self.running, now))
+        self._others_until = now + WINDOW_S
         if load.max_running > 0:
             self._max_running = load.max_running
 
-    def offer(self, uncached: int, now: float) -> Offer:
-        """What the node could do for a request that leaves so many tokens to compute."""
+    def learn(self, finished: Finished) -> None:
+        """The node says how long a prefill took."""
+        uncached = finished.prompt_tokens - finished.cached_tokens
+        if uncached > 0 and finished.prefill_s > 0.0 and finished.output_tokens > 0:
+            self.pace.learn(uncached, finished.cached_tokens, finished.prefill_s)
+
+    def offer(self, work: float, now: float) -> Offer:
+        """What the node could do for a request that is so many seconds of work for a node like the fleet."""
         requests = self.running + self._others
-        backlog: float = self.pending
-        age = now - self._report_at
-        if age < STALE_S:
-            known = self._reported_backlog - self.prefill_rate * age
-            backlog = self._by_era[self._era] + self._by_era[self._era - 1] + (known if known > 0.0 else 0.0)
-        rate = self.prefill_rate
-        return uncached / rate, (backlog + DECODE_TOKENS * requests) / rate, requests / self._max_running
+        wait = self.pending_s + self._decode_s * requests + work * (self.pace.slowness - 1.0)
+        if self._others_s and now < self._others_until:
+            wait += self._others_s
+        return work, wait, requests / self._max_running
 
     def share(self) -> float:
         """Share of the node's batch that is taken; above 1 when requests wait."""
@@ -105,5 +141,9 @@ class NodeLoad:
         """Share of its time that the node needs for what was placed lately, or of its batch if that is more."""
         return max(self._recent_work(now), self.share())
 
+    def _price(self) -> None:
+        prices = self._prices
+        self.pending_s = (self.pending * prices.per_token + self._pairs * prices.per_pair) * self.pace.slowness
+
     def _recent_work(self, now: float) -> float:
-        return self._work_share * max(0.0, 1.0 - (now - self._work_at) / _WINDOW_S)
+        return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

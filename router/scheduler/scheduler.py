@@ -14,6 +14,7 @@ from trunkline.router.scheduler.accuracy import Accuracy
 from trunkline.router.scheduler.claims import Claims, sample, unsampled
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.placement import Choice, Placement
+from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
 from trunkline.shared.namespace import Namespace
@@ -27,7 +28,8 @@ class Ticket:
     """A request that was sent to a node, until it is finished there."""
 
     choice: Choice
-    era: int
+    tokens: int
+    """Of the whole prompt."""
     begun: bool = False
 
 
@@ -53,6 +55,7 @@ class Scheduler(NodeListener):
         self._seeds = Seeds()
         self._chance = random.Random(settings.seed)  # noqa: S311  # Spreads load; guards nothing.
         self._loads: dict[Node, NodeLoad] = {}
+        self.prices = Prices(settings.prefill_rate)
         self._weigh_at = 0.0
         self._queue_weight = cost.MAX_WEIGHT
         self._groups: dict[str, tuple[Sequence[Node], tuple[_Group, ...]]] = {}
@@ -67,6 +70,7 @@ class Scheduler(NodeListener):
         tokens = keys.tokens
         offers: list[cost.Offer] = []
         choices = []
+        seconds = self.prices.seconds
         for group in self._grouped(prompt.model, candidates):
             chain = keys.chain(group.namespace)
             claim = sample(chain)
@@ -77,7 +81,7 @@ class Scheduler(NodeListener):
                 uncached = tokens - matched
                 if uncached < 1:
                     uncached = 1
-                offers.append(load.offer(uncached, now))
+                offers.append(load.offer(seconds(uncached, tokens - uncached), now))
                 choices.append((node, load, claim, assumed, matched, uncached))
         settings = self._settings
         order = cost.rank(offers, self._weight(now), settings.load_limit, settings.tie, self._chance)
@@ -90,12 +94,14 @@ class Scheduler(NodeListener):
         else:
             self.burst_claims.insert(choice.node.index, choice.claim)
             self.accuracy.expect(request_id, placement, choice.matched)
-        return Ticket(choice, choice.load.place(choice.uncached, self._clock()))
+        choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())
+        return Ticket(choice, placement.tokens)
 
     def begin(self, ticket: Ticket) -> None:
         """The response began."""
         ticket.begun = True
-        ticket.choice.load.begin(ticket.choice.uncached, ticket.era)
+        uncached = ticket.choice.uncached
+        ticket.choice.load.begin(uncached, ticket.tokens - uncached)
 
     def finish(self, ticket: Ticket) -> None:
         """The response ended or was given up. Exactly once for each `start`."""
@@ -106,7 +112,8 @@ class Scheduler(NodeListener):
     def load_of(self, node: Node) -> NodeLoad:
         load = self._loads.get(node)
         if load is None:
-            load = NodeLoad(self._settings.prefill_rate, self._settings.max_running, self._clock())
+            settings = self._settings
+            load = NodeLoad(self.prices, settings.max_running, settings.decode_s, self._clock())
             self._loads[node] = load
         return load
 
@@ -119,6 +126,7 @@ class Scheduler(NodeListener):
         self.load_of(node).report(load, self._clock())
 
     def on_finished(self, node: Node, finished: Finished) -> None:
+        self.load_of(node).learn(finished)
         self.accuracy.finished(finished)
 
     def on_void(self, node: Node) -> None:

@@ -1,75 +1,13 @@
 """Placement: hits where they are, unless the node is too busy; bursts together, strangers apart."""
 
 import random
-from array import array
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from trunkline.kernels.core import PrefixIndex
+from tests.router.fleet import RATE, Fleet, text, tokens
 from trunkline.router.body import Prompt
-from trunkline.router.keys import PromptKeys, Seeds
-from trunkline.router.nodes import Node
-from trunkline.router.scheduler import cost
-from trunkline.router.scheduler.load import NodeLoad
-from trunkline.router.scheduler.scheduler import Scheduler, Ticket
-from trunkline.router.settings import SchedulerSettings
-from trunkline.router.summaries import SummaryStatus
-from trunkline.shared.canonical import of_prompt
-from trunkline.shared.names import Tier
-from trunkline.shared.namespace import Namespace
-from trunkline.shared.wire import Finished, Load, ServedModel
-
-SPACE = Namespace("f00d", "float32", "layout")
-RATE = 1000.0
-
-
-class ExactNode(Node):
-    """A node that follows its events exactly, without the events."""
-
-    @property
-    def summary(self) -> SummaryStatus:
-        return SummaryStatus.EXACT
-
-
-class Fleet:
-    """Nodes that serve one model, a scheduler, and a clock that stands still."""
-
-    def __init__(self, count: int, *, exact: bool = True, **changes: object) -> None:
-        self.now = 1000.0
-        self.index = PrefixIndex()
-        settings = SchedulerSettings(prefill_rate=RATE, max_running=10, seed=3, **changes)  # type: ignore[arg-type]
-        self.scheduler = Scheduler(self.index, settings, lambda: self.now)
-        kind = ExactNode if exact else Node
-        self.nodes = tuple(kind(index, f"http://127.0.0.1:{9000 + index}") for index in range(count))
-        for node in self.nodes:
-            node.models = {"m": ServedModel("m", SPACE, 4096) if exact else None}
-
-    def send(self, prompt: Prompt, salt: str = "") -> Ticket:
-        """Places a request and sends it to the best node."""
-        placement = self.scheduler.place(prompt, salt, self.nodes)
-        return self.scheduler.start(placement.choice(0), placement, f"r{random.random()}")
-
-    def answer(self, ticket: Ticket) -> None:
-        self.scheduler.begin(ticket)
-        self.scheduler.finish(ticket)
-
-    def holds(self, node: int, prompt: Prompt) -> None:
-        """The node has published the whole prompt."""
-        keys = PromptKeys(prompt, "", Seeds(), 4.0)
-        chain = keys.chain(SPACE)
-        depths = array("I", [keys.tokens_at(index + 1) for index in range(len(chain) // 8)])
-        self.index.store(node, chain, depths, Tier.DEVICE)
-
-
-def text(seed: int, size: int = 4000) -> Prompt:
-    return Prompt("m", of_prompt("".join(random.Random(seed).choices("abcdefgh ", k=size))))
-
-
-def tokens(seed: int, size: int = 1000) -> Prompt:
-    return Prompt("m", array("i", random.Random(seed).choices(range(32_000), k=size)))
+from trunkline.shared.wire import Finished, Load
 
 
 @pytest.mark.parametrize("prompt", [text(1), tokens(1)])
@@ -153,7 +91,7 @@ def test_accounts_return_to_zero_whatever_happens() -> None:
         fleet.scheduler.on_load(node, Load())
         fleet.scheduler.on_load(node, Load())
         load = fleet.scheduler.load_of(node)
-        assert (load.running, load.pending, *load.offer(0, fleet.now)) == (0,) * 5
+        assert (load.running, load.pending, *load.offer(0.0, fleet.now)) == (0,) * 5
 
 
 def test_void_node_is_forgotten_and_its_old_requests_end_without_harm() -> None:
@@ -194,77 +132,13 @@ def test_false_promises_are_counted() -> None:
     assert (accuracy.expected_tokens, accuracy.real_tokens) == (3 * placement.choice(0).matched, 1492)
 
 
-# A report never hides what was just placed, and is believed about the rest.
-
-
-def test_report_corrects_the_account_without_hiding_new_placements() -> None:
-    load = NodeLoad(RATE, 10, 0.0)
-    era = load.place(5000, 0.0)
-    assert load.offer(1, 0.0)[1] >= 5.0
-    for step in range(1, 4):  # The node works it off; it says so.
-        load.report(Load(backlog_tokens=5000 - 1000 * step, running=1), float(step))
-    assert load.offer(1, 3.0)[1] == pytest.approx(2.0, abs=0.1)
-    load.place(3000, 3.0)
-    load.report(Load(backlog_tokens=2000, running=1), 3.01)  # It was on the wire when this was written.
-    assert load.offer(1, 3.01)[1] >= 5.0
-    load.begin(5000, era)
-    load.finish()
-
-
-def test_old_report_is_not_believed() -> None:
-    load = NodeLoad(RATE, 10, 0.0)
-    load.place(4000, 0.0)
-    for at in (0.1, 0.2, 0.3):
-        load.report(Load(backlog_tokens=0, running=1), at)
-    assert load.offer(1, 0.3)[1] < 0.1
-    assert load.offer(1, 30.0)[1] >= 4.0
-
-
-def test_requests_of_other_routers_count() -> None:
-    load = NodeLoad(RATE, 10, 0.0)
-    load.place(10, 0.0)
-    load.report(Load(running=6, waiting=1), 0.1)
-    assert load.share() == 0.7
-    load.finish()
-    assert load.share() == 0.6
-
-
-# The ranking, as a pure function.
-
-seconds = st.floats(0, 100)
-offers = st.lists(st.tuples(seconds, seconds, st.floats(0, 2)), min_size=1, max_size=12)
-
-
-@given(offers, st.floats(0, 1), st.integers())
-def test_ranking_is_a_permutation_and_its_first_is_beaten_by_none(
-    given_offers: list[cost.Offer], rho: float, seed: int
-) -> None:
-    weight = cost.queue_weight(rho)
-    order = cost.rank(given_offers, weight, 0.9, 0.05, random.Random(seed))
-    assert sorted(order) == list(range(len(given_offers)))
-    work, wait, load = given_offers[order[0]]
-    for other_work, other_wait, other_load in given_offers:
-        if (other_load > 0.9) == (load > 0.9):
-            assert not (other_work <= work and other_wait <= wait and (other_work < work or other_wait < wait))
-    fulls = [given_offers[index][2] > 0.9 for index in order]
-    assert fulls == sorted(fulls)
-
-
-@given(offers, st.floats(0, 1), st.integers())
-def test_costs_ascend_but_for_near_ties(given_offers: list[cost.Offer], rho: float, seed: int) -> None:
-    weight = cost.queue_weight(rho)
-    order = cost.rank(given_offers, weight, 10.0, 0.05, random.Random(seed))
-    costs = [given_offers[index][0] + weight * given_offers[index][1] for index in order]
-    assert costs[1:] == sorted(costs[1:])
-    assert costs[0] <= min(costs) * 1.05 + cost.NEGLIGIBLE_S + 1e-6
-
-
-def test_equal_offers_are_chosen_alike_often() -> None:
-    chance = random.Random(5)
-    counts = Counter(cost.rank([(1.0, 0.0, 0.0)] * 4, 1.0, 0.9, 0.05, chance)[0] for _ in range(4000))
-    assert min(counts.values()) > 850
-
-
-@pytest.mark.parametrize(("rho", "weight"), [(0.0, 0.5), (0.75, 0.25), (1.0, cost.MIN_WEIGHT), (3.0, cost.MIN_WEIGHT)])
-def test_weight_of_the_queue_falls_with_utilisation(rho: float, weight: float) -> None:
-    assert cost.queue_weight(rho) == weight
+def test_a_new_incarnation_is_taken_to_be_like_the_fleet() -> None:
+    fleet = Fleet(2)
+    scheduler = fleet.scheduler
+    for number in range(200):
+        for node, seconds in zip(fleet.nodes, (8.0, 1.0), strict=True):
+            scheduler.on_finished(node, Finished(f"r{number}", 4000, 0, 1, 0.0, seconds))
+    assert scheduler.load_of(fleet.nodes[0]).pace.slowness > 1.3
+    scheduler.on_void(fleet.nodes[0])
+    assert scheduler.load_of(fleet.nodes[0]).pace.slowness == 1.0
+    assert scheduler.prices.seconds(4000, 0) > 1.5
