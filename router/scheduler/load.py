@@ -1,56 +1,43 @@
-"""How busy nodes are: the router's own account of what it placed, and what nodes report of others' requests.
+"""How busy nodes are: the router's own account of what it placed, and what nodes report.
 
 The own account is immediate: a placement counts the moment it is made, until its response begins. It is kept in tokens
 and pairs, and priced anew whenever it changes or the node reports.
 
-A report describes a moment that is up to WINDOW_S ago, when other requests of ours were under way than now. So only
-that part of it is taken which cannot be ours, whenever in that time it was made: what it says less the most that the
-own account said since. A late report never hides a placement, and never counts one twice: it causes no herd.
+A report describes a moment up to WINDOW_S ago, when other requests of ours were under way than now. So it is believed
+only about what is true whenever in that time it was made:
+
+- What it says beyond the most that the own account said since is prefill of others' requests.
+- Of what was placed before that time, no more can be left than it says; the rest is computed, though the response may
+  not have begun (it begins with its last token, if it is not streamed).
+
+A late report never hides a placement and never counts one twice, so it causes no herd.
 """
 
 import math
 
 from trunkline.router.scheduler.cost import Offer
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
+from trunkline.router.scheduler.window import WINDOW_S, Peak, Recent
 from trunkline.shared.wire import Finished, Load
 
-WINDOW_S = 2.0
-"""How late reports may be. One that is older is not believed any more."""
 _WORK_WINDOW_S = 10.0
-
-
-class _Peak:
-    """The most that a number was within the last one to two windows."""
-
-    __slots__ = ("_before", "_now", "_until")
-
-    def __init__(self) -> None:
-        self._now = self._before = 0
-        self._until = float("-inf")
-
-    def see(self, value: int, now: float) -> int:
-        """The number is `value` now, and only falls until the next call."""
-        if now >= self._until:
-            self._before, self._now = self._now, value
-            self._until = now + WINDOW_S
-        elif value > self._now:
-            self._now = value
-        return max(self._now, self._before)
 
 
 class NodeLoad:
     """Load of one node. Used on the event loop only; times are `time.monotonic()`."""
 
     __slots__ = (
+        "_believed_until",
         "_decode_s",
         "_max_running",
         "_most_pending",
         "_most_running",
         "_others",
         "_others_s",
-        "_others_until",
         "_pairs",
         "_prices",
+        "_recent",
+        "_reported",
         "_work_at",
         "_work_share",
         "pace",
@@ -72,20 +59,27 @@ class NodeLoad:
         self.prefill_rate = 0.0
         """Tokens per second, as last reported."""
         self._pairs = 0
+        self._recent = Recent()
+        self._reported = math.inf
+        """Backlog in tokens as of the last report."""
         self._max_running = max_running
         self._decode_s = decode_s
-        self._most_pending = _Peak()
-        self._most_running = _Peak()
+        self._most_pending = Peak()
+        self._most_running = Peak()
         self._others = 0
         """Requests of other routers, as of the last report."""
         self._others_s = 0.0
         """Prefill of other routers' requests."""
-        self._others_until = now
+        self._believed_until = now
+        """Until then the last report counts."""
         self._work_share = 0.0
         self._work_at = now
 
-    def place(self, uncached: int, matched: int, now: float) -> None:
-        """A request is sent."""
+    def place(self, uncached: int, matched: int, now: float) -> int:
+        """A request is sent. Returns what `begin` wants back: when."""
+        window = self._recent.add(uncached, now)
+        if now >= self._believed_until:
+            self._reported = math.inf
         self.running += 1
         self.pending += uncached
         self._pairs += pairs(uncached, matched)
@@ -95,9 +89,11 @@ class NodeLoad:
         work_s = self._prices.seconds(uncached, matched) * self.pace.slowness
         self._work_share = self._recent_work(now) + work_s / _WORK_WINDOW_S
         self._work_at = now
+        return window
 
-    def begin(self, uncached: int, matched: int) -> None:
+    def begin(self, uncached: int, matched: int, window: int) -> None:
         """Its prefill is over: the response began, or the request was given up."""
+        self._recent.remove(uncached, window)
         self.pending -= uncached
         self._pairs -= pairs(uncached, matched)
         self._price()
@@ -110,12 +106,14 @@ class NodeLoad:
         """The node says itself how busy it is."""
         if load.prefill_rate > 0 and not self._prices.learned:
             self._prices.assume(load.prefill_rate)
+        self._recent.turn(now)
+        self._reported = load.backlog_tokens
         self._price()
         backlog = load.backlog_tokens - self._most_pending.see(self.pending, now)
         self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
         self.prefill_rate = load.prefill_rate
         self._others = max(0, load.running + load.waiting - self._most_running.see(self.running, now))
-        self._others_until = now + WINDOW_S
+        self._believed_until = now + WINDOW_S
         if load.max_running > 0:
             self._max_running = load.max_running
 
@@ -129,7 +127,7 @@ class NodeLoad:
         """What the node could do for a request that is so many seconds of work for a node like the fleet."""
         requests = self.running + self._others
         wait = self.pending_s + self._decode_s * requests + work * (self.pace.slowness - 1.0)
-        if self._others_s and now < self._others_until:
+        if self._others_s and now < self._believed_until:
             wait += self._others_s
         return work, wait, requests / self._max_running
 
@@ -142,8 +140,10 @@ class NodeLoad:
         return max(self._recent_work(now), self.share())
 
     def _price(self) -> None:
-        prices = self._prices
-        self.pending_s = (self.pending * prices.per_token + self._pairs * prices.per_pair) * self.pace.slowness
+        pending, prices = self.pending, self._prices
+        seconds = (pending * prices.per_token + self._pairs * prices.per_pair) * self.pace.slowness
+        computed = pending - self._recent.total() - self._reported
+        self.pending_s = seconds * (1.0 - computed / pending) if computed > 0 else seconds
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

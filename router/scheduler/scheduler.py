@@ -30,6 +30,7 @@ class Ticket:
     choice: Choice
     tokens: int
     """Of the whole prompt."""
+    window: int
     begun: bool = False
 
 
@@ -71,6 +72,7 @@ class Scheduler(NodeListener):
         offers: list[cost.Offer] = []
         choices = []
         seconds = self.prices.seconds
+        cold = seconds(tokens, 0)
         for group in self._grouped(prompt.model, candidates):
             chain = keys.chain(group.namespace)
             claim = sample(chain)
@@ -81,7 +83,8 @@ class Scheduler(NodeListener):
                 uncached = tokens - matched
                 if uncached < 1:
                     uncached = 1
-                offers.append(load.offer(seconds(uncached, tokens - uncached), now))
+                work = seconds(uncached, tokens - uncached) if matched else cold
+                offers.append(load.offer(work, now))
                 choices.append((node, load, claim, assumed, matched, uncached))
         settings = self._settings
         order = cost.rank(offers, self._weight(now), settings.load_limit, settings.tie, self._chance)
@@ -94,14 +97,14 @@ class Scheduler(NodeListener):
         else:
             self.burst_claims.insert(choice.node.index, choice.claim)
             self.accuracy.expect(request_id, placement, choice.matched)
-        choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())
-        return Ticket(choice, placement.tokens)
+        window = choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())
+        return Ticket(choice, placement.tokens, window)
 
     def begin(self, ticket: Ticket) -> None:
         """The response began."""
         ticket.begun = True
         uncached = ticket.choice.uncached
-        ticket.choice.load.begin(uncached, ticket.tokens - uncached)
+        ticket.choice.load.begin(uncached, ticket.tokens - uncached, ticket.window)
 
     def finish(self, ticket: Ticket) -> None:
         """The response ended or was given up. Exactly once for each `start`."""

@@ -1,14 +1,15 @@
 """A node's account: placements count at once, reports add what others sent, and late ones do no harm."""
 
-import random
 from collections import deque
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.router.scheduler.load import WINDOW_S, NodeLoad
+from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices
+from trunkline.router.scheduler.window import WINDOW_S, Peak, Recent
 from trunkline.shared.wire import Finished, Load
 
 RATE = 1000.0
@@ -24,9 +25,9 @@ def wait(load: NodeLoad, now: float) -> float:
 
 def test_a_placement_counts_until_its_response_begins() -> None:
     load = fresh(decode_s=0.5)
-    load.place(5000, 100, 0.0)
+    window = load.place(5000, 100, 0.0)
     assert wait(load, 0.0) == pytest.approx(5.5)
-    load.begin(5000, 100)
+    load.begin(5000, 100, window)
     assert wait(load, 0.0) == pytest.approx(0.5)
     load.finish()
     assert load.offer(2.0, 0.0) == (2.0, 0.0, 0.0)
@@ -34,11 +35,11 @@ def test_a_placement_counts_until_its_response_begins() -> None:
 
 def test_what_others_sent_counts_on_top() -> None:
     load = fresh()
-    load.place(3000, 0, 0.0)
+    window = load.place(3000, 0, 0.0)
     load.report(Load(backlog_tokens=5000, running=4, waiting=2, prefill_rate=RATE), 0.1)
     assert wait(load, 0.1) == pytest.approx(3.0 + 2.0)
     assert load.share() == pytest.approx(0.6)
-    load.begin(3000, 0)
+    load.begin(3000, 0, window)
     load.finish()
     assert wait(load, 0.2) == pytest.approx(2.0)
     assert load.share() == pytest.approx(0.5)
@@ -49,6 +50,20 @@ def test_old_report_is_not_believed() -> None:
     load.report(Load(backlog_tokens=5000, running=4, prefill_rate=RATE), 0.0)
     assert wait(load, WINDOW_S - 0.1) == pytest.approx(5.0)
     assert wait(load, WINDOW_S + 0.1) == 0.0
+
+
+def test_what_was_placed_long_ago_is_computed_once_a_report_says_so() -> None:
+    """The response has not begun: the prompt is long, or the response comes in one piece."""
+    load = fresh()
+    window = load.place(5000, 0, 0.0)
+    load.report(Load(backlog_tokens=1000, running=1, prefill_rate=RATE), WINDOW_S - 0.1)
+    assert wait(load, WINDOW_S - 0.1) == pytest.approx(5.0)  # It may have been made before the request arrived.
+    load.report(Load(backlog_tokens=1000, running=1, prefill_rate=RATE), 2 * WINDOW_S + 0.1)
+    assert wait(load, 2 * WINDOW_S + 0.1) == pytest.approx(1.0)
+    load.place(2000, 0, 2 * WINDOW_S + 0.2)
+    assert wait(load, 2 * WINDOW_S + 0.2) == pytest.approx(3.0)
+    load.begin(5000, 0, window)
+    assert wait(load, 2 * WINDOW_S + 0.2) == pytest.approx(2.0)
 
 
 def test_report_without_a_rate_says_nothing_about_seconds() -> None:
@@ -105,19 +120,30 @@ def test_nothing_is_learned_from_what_says_nothing(finished: Finished) -> None:
 
 Step = tuple[str, float, int]
 steps = st.lists(
-    st.tuples(st.sampled_from(["place", "begin", "finish", "tell"]), st.floats(0, 0.4), st.integers(1, 100_000)),
+    st.tuples(
+        st.sampled_from(["place", "compute", "begin", "finish", "tell"]), st.floats(0, 0.8), st.integers(1, 9999)
+    ),
     max_size=80,
 )
 
 
-@given(steps, st.floats(0, WINDOW_S), st.integers())
-def test_own_requests_are_never_taken_for_others_however_late_reports_are(
-    given_steps: list[Step], delay: float, seed: int
+@dataclass
+class Sent:
+    """A request of ours, in the model."""
+
+    tokens: int
+    left: int
+    window: int
+    at: float
+
+
+@given(steps, st.floats(0, WINDOW_S), st.floats(0, 1e6))
+def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_it_can_be(
+    given_steps: list[Step], delay: float, start: float
 ) -> None:
-    """A node that is alone with this router reports the truth about it, late; computing goes on in between."""
-    chance = random.Random(seed)
-    load, now = fresh(), 0.0
-    waiting: list[int] = []
+    """The node tells the truth, late. What was placed lately counts in full, what is older by no more than it was."""
+    load, now = fresh(), start
+    waiting: list[Sent] = []
     running = 0
     wire: deque[tuple[float, Load]] = deque()
     for kind, later, tokens in given_steps:
@@ -126,22 +152,50 @@ def test_own_requests_are_never_taken_for_others_however_late_reports_are(
             sent, report = wire.popleft()
             load.report(report, sent + delay)
         if kind == "place":
-            load.place(tokens, 7, now)
-            waiting.append(tokens)
+            waiting.append(Sent(tokens, tokens, load.place(tokens, 7, now), now))
+        elif kind == "compute" and waiting:
+            waiting[0].left = max(0, waiting[0].left - tokens)
         elif kind == "begin" and waiting:
-            load.begin(waiting.pop(0), 7)
+            first = waiting.pop(0)
+            load.begin(first.tokens, 7, first.window)
             running += 1
         elif kind == "finish" and running:
             load.finish()
             running -= 1
         elif kind == "tell":
-            left = sum(waiting) - (chance.randrange(waiting[0]) if waiting else 0)
+            left = sum(one.left for one in waiting)
             wire.append((now, Load(running=running, waiting=len(waiting), backlog_tokens=left, prefill_rate=RATE)))
-        assert wait(load, now) == pytest.approx(sum(waiting) / RATE)
+        seconds = wait(load, now)
+        assert seconds <= sum(one.tokens for one in waiting) / RATE + 1e-6
+        assert seconds >= sum(one.tokens for one in waiting if one.at > now - WINDOW_S) / RATE - 1e-6
+        assert seconds >= sum(one.left for one in waiting) / RATE - 1e-6
         assert load.share() * 10 == pytest.approx(running + len(waiting))
-    for tokens in waiting:
-        load.begin(tokens, 7)
+    for one in waiting:
+        load.begin(one.tokens, 7, one.window)
     for _ in range(running + len(waiting)):
         load.finish()
     assert load.offer(1.0, now)[1:] == (0.0, 0.0)
     assert load.running == load.pending == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 100), st.booleans()), max_size=60))
+def test_recent_sums_and_peaks_look_back_one_to_two_windows(given_steps: list[tuple[float, int, bool]]) -> None:
+    recent, peak = Recent(), Peak()
+    added: list[tuple[float, int, int]] = []
+    seen: list[tuple[float, int]] = []
+    now = 100.0
+    for later, amount, take in given_steps:
+        now += later
+        if take and added:
+            _, old, window = added.pop()
+            recent.remove(old, window)
+        else:
+            added.append((now, amount, recent.add(amount, now)))
+        seen.append((now, amount))
+        most = peak.see(amount, now)
+        recent.turn(now)
+        total = recent.total()
+        assert sum(a for at, a, _ in added if at > now - WINDOW_S) <= total
+        assert total <= sum(a for at, a, _ in added if at >= now - 2 * WINDOW_S)
+        assert most >= max(value for at, value in seen if at > now - WINDOW_S)
+        assert most <= max(value for _, value in seen)
