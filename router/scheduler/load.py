@@ -17,7 +17,7 @@ import math
 
 from trunkline.router.scheduler.cost import Offer
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
-from trunkline.router.scheduler.window import WINDOW_S, Peak, Recent
+from trunkline.router.scheduler.window import WINDOW_S, Recent
 from trunkline.shared.wire import Finished, Load
 
 _WORK_WINDOW_S = 10.0
@@ -30,8 +30,6 @@ class NodeLoad:
         "_believed_until",
         "_decode_s",
         "_max_running",
-        "_most_pending",
-        "_most_running",
         "_others",
         "_others_s",
         "_pairs",
@@ -40,11 +38,13 @@ class NodeLoad:
         "_reported",
         "_work_at",
         "_work_share",
+        "excess",
+        "fill",
         "pace",
         "pending",
-        "pending_s",
         "prefill_rate",
         "running",
+        "wait_s",
     )
 
     def __init__(self, prices: Prices, max_running: int, decode_s: float, now: float) -> None:
@@ -54,8 +54,12 @@ class NodeLoad:
         """Placed by this router and not finished."""
         self.pending = 0
         """Uncached tokens placed by this router whose response has not begun."""
-        self.pending_s = 0.0
-        """What the node needs for them."""
+        self.wait_s = 0.0
+        """Before the prefill of a request that is placed now."""
+        self.excess = 0.0
+        """What the node needs on top of each second that a node like the fleet needs; negative for a fast one."""
+        self.fill = 0.0
+        """Share of the node's batch that is taken; above 1 when requests wait."""
         self.prefill_rate = 0.0
         """Tokens per second, as last reported."""
         self._pairs = 0
@@ -64,8 +68,6 @@ class NodeLoad:
         """Backlog in tokens as of the last report."""
         self._max_running = max_running
         self._decode_s = decode_s
-        self._most_pending = Peak()
-        self._most_running = Peak()
         self._others = 0
         """Requests of other routers, as of the last report."""
         self._others_s = 0.0
@@ -77,45 +79,43 @@ class NodeLoad:
 
     def place(self, uncached: int, matched: int, now: float) -> int:
         """A request is sent. Returns what `begin` wants back: when."""
-        window = self._recent.add(uncached, now)
-        if now >= self._believed_until:
-            self._reported = math.inf
+        count, prices = pairs(uncached, matched), self._prices
         self.running += 1
         self.pending += uncached
-        self._pairs += pairs(uncached, matched)
-        self._price()
-        self._most_pending.see(self.pending, now)
-        self._most_running.see(self.running, now)
-        work_s = self._prices.seconds(uncached, matched) * self.pace.slowness
+        self._pairs += count
+        window = self._recent.place(uncached, self.pending, self.running, now)
+        self._settle()
+        work_s = (prices.per_token * uncached + prices.per_pair * count) * self.pace.slowness
         self._work_share = self._recent_work(now) + work_s / _WORK_WINDOW_S
         self._work_at = now
         return window
 
     def begin(self, uncached: int, matched: int, window: int) -> None:
         """Its prefill is over: the response began, or the request was given up."""
-        self._recent.remove(uncached, window)
+        self._recent.begin(uncached, window)
         self.pending -= uncached
         self._pairs -= pairs(uncached, matched)
-        self._price()
+        self._settle()
 
     def finish(self) -> None:
         """Its response ended, or the request was given up."""
         self.running -= 1
+        self._settle()
 
     def report(self, load: Load, now: float) -> None:
         """The node says itself how busy it is."""
         if load.prefill_rate > 0 and not self._prices.learned:
             self._prices.assume(load.prefill_rate)
-        self._recent.turn(now)
+        self._recent.turn(self.pending, self.running, now)
         self._reported = load.backlog_tokens
-        self._price()
-        backlog = load.backlog_tokens - self._most_pending.see(self.pending, now)
+        backlog = load.backlog_tokens - self._recent.most_pending()
         self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
         self.prefill_rate = load.prefill_rate
-        self._others = max(0, load.running + load.waiting - self._most_running.see(self.running, now))
+        self._others = max(0, load.running + load.waiting - self._recent.most_running())
         self._believed_until = now + WINDOW_S
         if load.max_running > 0:
             self._max_running = load.max_running
+        self._settle()
 
     def learn(self, finished: Finished) -> None:
         """The node says how long a prefill took."""
@@ -123,27 +123,33 @@ class NodeLoad:
         if uncached > 0 and finished.prefill_s > 0.0 and finished.output_tokens > 0:
             self.pace.learn(uncached, finished.cached_tokens, finished.prefill_s)
 
-    def offer(self, work: float, now: float) -> Offer:
+    def offer(self, work: float) -> Offer:
         """What the node could do for a request that is so many seconds of work for a node like the fleet."""
-        requests = self.running + self._others
-        wait = self.pending_s + self._decode_s * requests + work * (self.pace.slowness - 1.0)
-        if self._others_s and now < self._believed_until:
-            wait += self._others_s
-        return work, wait, requests / self._max_running
+        return work, self.wait_s + work * self.excess, self.fill
 
-    def share(self) -> float:
-        """Share of the node's batch that is taken; above 1 when requests wait."""
-        return (self.running + self._others) / self._max_running
+    def turn(self, now: float) -> None:
+        """Time has gone by: what was reported too long ago is not believed any more."""
+        if now >= self._believed_until:
+            self._reported = math.inf
+            self._others_s = 0.0
+            self._settle()
 
     def utilisation(self, now: float) -> float:
         """Share of its time that the node needs for what was placed lately, or of its batch if that is more."""
-        return max(self._recent_work(now), self.share())
+        return max(self._recent_work(now), self.fill)
 
-    def _price(self) -> None:
+    def _settle(self) -> None:
+        """Prices the account."""
         pending, prices = self.pending, self._prices
-        seconds = (pending * prices.per_token + self._pairs * prices.per_pair) * self.pace.slowness
-        computed = pending - self._recent.total() - self._reported
-        self.pending_s = seconds * (1.0 - computed / pending) if computed > 0 else seconds
+        slowness = self.pace.slowness
+        seconds = (pending * prices.per_token + self._pairs * prices.per_pair) * slowness
+        computed = pending - self._recent.placed() - self._reported
+        if computed > 0:
+            seconds *= 1.0 - computed / pending
+        requests = self.running + self._others
+        self.wait_s = seconds + self._others_s + self._decode_s * requests
+        self.excess = slowness - 1.0
+        self.fill = requests / self._max_running
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

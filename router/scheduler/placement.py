@@ -1,9 +1,11 @@
 """The scheduler's answer for one request."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from trunkline.router.nodes import Node
 from trunkline.router.scheduler.load import NodeLoad
+from trunkline.shared.namespace import Namespace
 
 
 class Choice(NamedTuple):
@@ -19,16 +21,44 @@ class Choice(NamedTuple):
     uncached: int
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Candidates that share a namespace and a kind of summary: one chain and one match serve them all."""
+
+    namespace: Namespace
+    assumed: bool
+    nodes: tuple[Node, ...]
+    loads: tuple[NodeLoad, ...]
+    """Of the nodes, in their order."""
+    positions: dict[int, int]
+    """In that order, by the node's number in the index."""
+
+
+class Match(NamedTuple):
+    """What is known of a prompt in one group. `held`: tokens by the node's number in the index."""
+
+    group: Group
+    claim: bytes
+    held: dict[int, int]
+
+
 class Placement(NamedTuple):
     """Nodes in the order in which to try them; never empty. `tokens` of the whole prompt, estimated."""
 
-    candidates: list[tuple[Node, NodeLoad, bytes, bool, int, int]]
-    """Fields of choices, in no order: most are never tried, so most are never made."""
+    matches: list[Match]
     order: list[int]
+    """Of all nodes of all matches, numbered one group after the other."""
     tokens: int
     text_bytes: int
     model: str
 
     def choice(self, rank: int) -> Choice:
-        """Rank 0 is the best."""
-        return Choice(*self.candidates[self.order[rank]])
+        """Rank 0 is the best. Made when it is tried: most never are."""
+        at = self.order[rank]
+        for group, claim, held in self.matches:
+            if at < len(group.nodes):
+                node = group.nodes[at]
+                matched = held.get(node.index, 0)
+                return Choice(node, group.loads[at], claim, group.assumed, matched, max(1, self.tokens - matched))
+            at -= len(group.nodes)
+        raise IndexError(f"no candidate of rank {rank}")

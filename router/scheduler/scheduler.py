@@ -13,7 +13,7 @@ from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.accuracy import Accuracy
 from trunkline.router.scheduler.claims import Claims, sample, unsampled
 from trunkline.router.scheduler.load import NodeLoad
-from trunkline.router.scheduler.placement import Choice, Placement
+from trunkline.router.scheduler.placement import Choice, Group, Match, Placement
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
@@ -34,16 +34,6 @@ class Ticket:
     begun: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Candidates that share a namespace and a kind of summary: one chain and one match serve them all."""
-
-    namespace: Namespace
-    assumed: bool
-    members: tuple[tuple[int, Node, NodeLoad], ...]
-    """With the number of each in the index."""
-
-
 class Scheduler(NodeListener):
     """Used on the event loop only."""
 
@@ -59,36 +49,33 @@ class Scheduler(NodeListener):
         self.prices = Prices(settings.prefill_rate)
         self._weigh_at = 0.0
         self._queue_weight = cost.MAX_WEIGHT
-        self._groups: dict[str, tuple[Sequence[Node], tuple[_Group, ...]]] = {}
+        self._groups: dict[str, tuple[Sequence[Node], tuple[Group, ...]]] = {}
         self.burst_claims = Claims(settings.burst_ttl, settings.max_claims, clock)
         self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
         self.accuracy = Accuracy(settings.bytes_per_token)
 
     def place(self, prompt: Prompt, salt: str, candidates: Sequence[Node]) -> Placement:
         """Ranks the candidates, of which there is at least one. Claims nothing yet: `start` does."""
-        now = self._clock()
         keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
-        tokens = keys.tokens
+        tokens, seconds = keys.tokens, self.prices.seconds
+        new = seconds(tokens, 0)
         offers: list[cost.Offer] = []
-        choices = []
-        seconds = self.prices.seconds
-        cold = seconds(tokens, 0)
+        matches = []
         for group in self._grouped(prompt.model, candidates):
             chain = keys.chain(group.namespace)
             claim = sample(chain)
             held = self._match(group, chain, claim, keys)
-            assumed = group.assumed
-            for index, node, load in group.members:
-                matched = held.get(index, 0)
-                uncached = tokens - matched
-                if uncached < 1:
-                    uncached = 1
-                work = seconds(uncached, tokens - uncached) if matched else cold
-                offers.append(load.offer(work, now))
-                choices.append((node, load, claim, assumed, matched, uncached))
+            first = len(offers)
+            offers += [(new, load.wait_s + new * load.excess, load.fill) for load in group.loads]
+            for index, matched in held.items():
+                at = group.positions.get(index)
+                if at is not None:
+                    uncached = max(1, tokens - matched)
+                    offers[first + at] = group.loads[at].offer(seconds(uncached, tokens - uncached))
+            matches.append(Match(group, claim, held))
         settings = self._settings
-        order = cost.rank(offers, self._weight(now), settings.load_limit, settings.tie, self._chance)
-        return Placement(choices, order, tokens, keys.text_bytes, prompt.model)
+        order = cost.rank(offers, self._weight(self._clock()), settings.load_limit, settings.tie, self._chance)
+        return Placement(matches, order, tokens, keys.text_bytes, prompt.model)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
@@ -143,35 +130,45 @@ class Scheduler(NodeListener):
         if now >= self._weigh_at:
             self._weigh_at = now + _WEIGH_S
             loads = self._loads.values()
+            for load in loads:
+                load.turn(now)
             self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
         return self._queue_weight
 
-    def _match(self, group: _Group, chain: bytes, claim: bytes, keys: PromptKeys) -> dict[int, int]:
+    def _match(self, group: Group, chain: bytes, claim: bytes, keys: PromptKeys) -> dict[int, int]:
         """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
         held = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
         if held:
             tokens = {count: keys.tokens_at(unsampled(count, chain)) for count in set(held.values())}
             held = {node: tokens[count] for node, count in held.items()}
         if not group.assumed:
-            flat = memoryview(self._index.match(chain)).cast("I")
-            for at in range(0, len(flat), 4):
-                known = flat[at + 1] + flat[at + 2] + flat[at + 3]
-                if known > held.get(flat[at], 0):
-                    held[flat[at]] = known
+            flat = iter(memoryview(self._index.match(chain)).cast("I"))
+            for node, device, host, disk in zip(flat, flat, flat, flat, strict=True):
+                known = device + host + disk
+                if known > held.get(node, 0):
+                    held[node] = known
         return held
 
-    def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[_Group, ...]:
+    def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[Group, ...]:
         """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""
         known = self._groups.get(model)
         if known is not None and known[0] is candidates:
             return known[1]
-        members: dict[tuple[Namespace, bool], list[tuple[int, Node, NodeLoad]]] = {}
+        members: dict[tuple[Namespace, bool], list[Node]] = {}
         for node in candidates:
             served = node.models.get(model) if node.models is not None else None
             namespace = Namespace(model, "", "assumed") if served is None else served.namespace
-            key = (namespace, node.summary is SummaryStatus.ASSUMED)
-            members.setdefault(key, []).append((node.index, node, self.load_of(node)))
-        groups = tuple(_Group(namespace, assumed, tuple(nodes)) for (namespace, assumed), nodes in members.items())
+            members.setdefault((namespace, node.summary is SummaryStatus.ASSUMED), []).append(node)
+        groups = tuple(
+            Group(
+                namespace,
+                assumed,
+                tuple(nodes),
+                tuple(self.load_of(node) for node in nodes),
+                {node.index: at for at, node in enumerate(nodes)},
+            )
+            for (namespace, assumed), nodes in members.items()
+        )
         if len(self._groups) >= 1024:
             self._groups.clear()
         self._groups[model] = (candidates, groups)

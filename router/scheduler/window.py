@@ -1,56 +1,69 @@
-"""Numbers as they were within the time that a report may be late."""
+"""A node's account as it was within the time that a report may be late."""
 
 WINDOW_S = 2.0
-"""How late reports may be. What is said to be within the window may be as old as two of them."""
-
-
-class Peak:
-    """The most that a number was within the window."""
-
-    __slots__ = ("_before", "_now", "_until")
-
-    def __init__(self) -> None:
-        self._now = self._before = 0
-        self._until = float("-inf")
-
-    def see(self, value: int, now: float) -> int:
-        """The number is `value` now, and only falls until the next call. Returns the most."""
-        if now >= self._until:
-            self._before, self._now = self._now, value
-            self._until = now + WINDOW_S
-        elif value > self._now:
-            self._now = value
-        return max(self._now, self._before)
+"""How late reports may be. What is said to be recent happened within the last one to two windows."""
 
 
 class Recent:
-    """The sum of what was added within the window and not taken out again."""
+    """Of the tokens that are pending (placed and not begun): how many are recent, and the most there recently were.
+    Of the requests under way: the most there recently were."""
 
-    __slots__ = ("_before", "_now", "_window")
+    __slots__ = (
+        "_before",
+        "_last_pending",
+        "_last_running",
+        "_now",
+        "_pending",
+        "_pending_before",
+        "_running",
+        "_running_before",
+        "_window",
+    )
 
     def __init__(self) -> None:
         self._window = 0
         self._now = self._before = 0
+        self._pending = self._pending_before = self._last_pending = 0
+        self._running = self._running_before = self._last_running = 0
 
-    def add(self, amount: int, now: float) -> int:
-        """Returns the number of the window, which `remove` wants back."""
-        self.turn(now)
-        self._now += amount
-        return self._window
+    def place(self, tokens: int, pending: int, running: int, now: float) -> int:
+        """So many tokens were placed, and with them there are so many. Returns when, which `begin` wants back."""
+        window = int(now / WINDOW_S)
+        if window != self._window:
+            self.turn(pending, running, now)
+        self._now += tokens
+        self._last_pending, self._last_running = pending, running
+        if pending > self._pending:
+            self._pending = pending
+        if running > self._running:
+            self._running = running
+        return window
 
-    def remove(self, amount: int, window: int) -> None:
-        """Takes out what was added then."""
+    def begin(self, tokens: int, window: int) -> None:
+        """They are not pending any more."""
         if window == self._window:
-            self._now -= amount
+            self._now -= tokens
         elif window == self._window - 1:
-            self._before -= amount
+            self._before -= tokens
 
-    def turn(self, now: float) -> None:
-        """What is too old is left out from now on."""
+    def turn(self, pending: int, running: int, now: float) -> None:
+        """There are so many now; since the last call of `place` or `turn` they have only become fewer."""
         window = int(now / WINDOW_S)
         if window != self._window:
             self._before = self._now if window == self._window + 1 else 0
-            self._window, self._now = window, 0
+            self._now = 0
+            # Until now, within this window, there were at most as many as at the last call.
+            self._pending_before, self._pending = self._pending, self._last_pending
+            self._running_before, self._running = self._running, self._last_running
+            self._window = window
+        self._last_pending, self._last_running = pending, running
 
-    def total(self) -> int:
+    def placed(self) -> int:
+        """Recent tokens that are pending."""
         return self._now + self._before
+
+    def most_pending(self) -> int:
+        return max(self._pending, self._pending_before)
+
+    def most_running(self) -> int:
+        return max(self._running, self._running_before)

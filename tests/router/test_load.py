@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices
-from trunkline.router.scheduler.window import WINDOW_S, Peak, Recent
+from trunkline.router.scheduler.window import WINDOW_S, Recent
 from trunkline.shared.wire import Finished, Load
 
 RATE = 1000.0
@@ -20,7 +20,8 @@ def fresh(decode_s: float = 0.0, prices: Prices | None = None) -> NodeLoad:
 
 
 def wait(load: NodeLoad, now: float) -> float:
-    return load.offer(0.0, now)[1]
+    load.turn(now)
+    return load.wait_s
 
 
 def test_a_placement_counts_until_its_response_begins() -> None:
@@ -30,7 +31,7 @@ def test_a_placement_counts_until_its_response_begins() -> None:
     load.begin(5000, 100, window)
     assert wait(load, 0.0) == pytest.approx(0.5)
     load.finish()
-    assert load.offer(2.0, 0.0) == (2.0, 0.0, 0.0)
+    assert load.offer(2.0) == (2.0, 0.0, 0.0)
 
 
 def test_what_others_sent_counts_on_top() -> None:
@@ -38,11 +39,11 @@ def test_what_others_sent_counts_on_top() -> None:
     window = load.place(3000, 0, 0.0)
     load.report(Load(backlog_tokens=5000, running=4, waiting=2, prefill_rate=RATE), 0.1)
     assert wait(load, 0.1) == pytest.approx(3.0 + 2.0)
-    assert load.share() == pytest.approx(0.6)
+    assert load.fill == pytest.approx(0.6)
     load.begin(3000, 0, window)
     load.finish()
     assert wait(load, 0.2) == pytest.approx(2.0)
-    assert load.share() == pytest.approx(0.5)
+    assert load.fill == pytest.approx(0.5)
 
 
 def test_old_report_is_not_believed() -> None:
@@ -70,7 +71,7 @@ def test_report_without_a_rate_says_nothing_about_seconds() -> None:
     load = fresh()
     load.report(Load(backlog_tokens=5000, running=4), 0.0)
     assert wait(load, 0.0) == 0.0
-    assert load.share() == pytest.approx(0.4)
+    assert load.fill == pytest.approx(0.4)
 
 
 def test_reported_rate_is_the_first_assumption_and_learned_prices_replace_it() -> None:
@@ -95,7 +96,7 @@ def test_a_slow_node_waits_longer_for_its_own_and_computes_longer() -> None:
         slow.learn(Finished("r", 1000, 0, 5, 0.0, 3.0))
     slow.place(2000, 0, 0.0)
     own = prices.seconds(2000, 0)
-    work, waited, _ = slow.offer(2.0, 0.0)
+    work, waited, _ = slow.offer(2.0)
     assert work == 2.0
     assert slow.pace.slowness * prices.seconds(1000, 0) == pytest.approx(3.0, rel=0.1)
     assert waited == pytest.approx(own * slow.pace.slowness + 2.0 * (slow.pace.slowness - 1.0))
@@ -169,33 +170,35 @@ def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_i
         assert seconds <= sum(one.tokens for one in waiting) / RATE + 1e-6
         assert seconds >= sum(one.tokens for one in waiting if one.at > now - WINDOW_S) / RATE - 1e-6
         assert seconds >= sum(one.left for one in waiting) / RATE - 1e-6
-        assert load.share() * 10 == pytest.approx(running + len(waiting))
+        assert load.fill * 10 == pytest.approx(running + len(waiting))
     for one in waiting:
         load.begin(one.tokens, 7, one.window)
     for _ in range(running + len(waiting)):
         load.finish()
-    assert load.offer(1.0, now)[1:] == (0.0, 0.0)
+    assert load.offer(1.0)[1:] == (0.0, 0.0)
     assert load.running == load.pending == 0
 
 
-@given(st.lists(st.tuples(st.floats(0, 3), st.integers(0, 100), st.booleans()), max_size=60))
-def test_recent_sums_and_peaks_look_back_one_to_two_windows(given_steps: list[tuple[float, int, bool]]) -> None:
-    recent, peak = Recent(), Peak()
-    added: list[tuple[float, int, int]] = []
-    seen: list[tuple[float, int]] = []
-    now = 100.0
-    for later, amount, take in given_steps:
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 100), st.booleans()), max_size=60))
+def test_recent_looks_back_one_to_two_windows(given_steps: list[tuple[float, int, bool]]) -> None:
+    recent, now = Recent(), 100.0
+    waiting: list[tuple[float, int, int]] = []
+    levels = [(now, 0)]
+    for later, tokens, begins in given_steps:
         now += later
-        if take and added:
-            _, old, window = added.pop()
-            recent.remove(old, window)
+        if begins and waiting:
+            _, old, window = waiting.pop()
+            recent.begin(old, window)
+            pending = sum(tokens for _, tokens, _ in waiting)
         else:
-            added.append((now, amount, recent.add(amount, now)))
-        seen.append((now, amount))
-        most = peak.see(amount, now)
-        recent.turn(now)
-        total = recent.total()
-        assert sum(a for at, a, _ in added if at > now - WINDOW_S) <= total
-        assert total <= sum(a for at, a, _ in added if at >= now - 2 * WINDOW_S)
-        assert most >= max(value for at, value in seen if at > now - WINDOW_S)
-        assert most <= max(value for _, value in seen)
+            pending = sum(tokens for _, tokens, _ in waiting) + tokens
+            waiting.append((now, tokens, recent.place(tokens, pending, 2 * pending, now)))
+        levels.append((now, pending))
+        recent.turn(pending, 2 * pending, now)
+        assert recent.placed() >= sum(tokens for at, tokens, _ in waiting if at > now - WINDOW_S)
+        assert recent.placed() <= sum(tokens for at, tokens, _ in waiting if at >= now - 2 * WINDOW_S)
+        # A level lasts until the next one.
+        ends = [at for at, _ in levels[1:]] + [now]
+        lately = [level for (_, level), end in zip(levels, ends, strict=True) if end > now - WINDOW_S]
+        assert max([pending, *lately]) <= recent.most_pending() <= max(level for _, level in levels)
+        assert recent.most_running() == 2 * recent.most_pending()

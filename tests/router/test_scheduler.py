@@ -7,7 +7,8 @@ import pytest
 
 from tests.router.fleet import RATE, Fleet, text, tokens
 from trunkline.router.body import Prompt
-from trunkline.shared.wire import Finished, Load
+from trunkline.shared.namespace import Namespace
+from trunkline.shared.wire import Finished, Load, ServedModel
 
 
 @pytest.mark.parametrize("prompt", [text(1), tokens(1)])
@@ -76,6 +77,24 @@ def test_nothing_is_assumed_across_tenants_or_models() -> None:
     assert fleet.send(text(1)._replace(model="other"), "aa").choice.matched == 0
 
 
+def test_nodes_of_several_namespaces_are_ranked_together() -> None:
+    fleet = Fleet(6)
+    for node in fleet.nodes[::2]:
+        node.models = {"m": ServedModel("m", Namespace("beef", "float32", "layout"), 4096)}
+    prompt = tokens(1)
+    fleet.holds(3, prompt)
+    placement = fleet.scheduler.place(prompt, "", fleet.nodes)
+    choices = [placement.choice(rank) for rank in range(6)]
+    assert {choice.node for choice in choices} == set(fleet.nodes)
+    assert all(choice.load is fleet.scheduler.load_of(choice.node) for choice in choices)
+    assert choices[0].node.index == 3
+    assert [choice.matched + choice.uncached for choice in choices] == [1000] * 6
+    assert [choice.matched for choice in choices[1:]] == [0] * 5
+    assert len({choice.claim for choice in choices}) == 2
+    with pytest.raises(IndexError):
+        placement.choice(6)
+
+
 def test_accounts_return_to_zero_whatever_happens() -> None:
     fleet = Fleet(3)
     tickets = [fleet.send(text(seed)) for seed in range(30)]
@@ -91,7 +110,7 @@ def test_accounts_return_to_zero_whatever_happens() -> None:
         fleet.scheduler.on_load(node, Load())
         fleet.scheduler.on_load(node, Load())
         load = fleet.scheduler.load_of(node)
-        assert (load.running, load.pending, *load.offer(0.0, fleet.now)) == (0,) * 5
+        assert (load.running, load.pending, *load.offer(0.0)) == (0,) * 5
 
 
 def test_void_node_is_forgotten_and_its_old_requests_end_without_harm() -> None:
