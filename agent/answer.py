@@ -15,9 +15,6 @@ from trunkline.agent.openai.reply import Reply
 from trunkline.agent.streams import merged
 from trunkline.shared.errors import RequestError
 
-SEND_TIMEOUT_S = 60.0
-"""A client that takes nothing for so long is gone."""
-
 log = logging.getLogger(__name__)
 
 
@@ -57,8 +54,6 @@ class Answer(Response):
                 outcome = "failed"
                 work.result()
                 outcome, sent = self._reply.finish, True
-        except TimeoutError:
-            outcome = "stalled"
         finally:
             for stream in self._streams:
                 stream.cancel()
@@ -73,25 +68,25 @@ class Answer(Response):
         async for index, delta in self._deltas():
             self._reply.add(index, delta)
         body = self._reply.whole()
-        await _send(send, _head(b"application/json", len(body)))
-        await _send(send, {"type": "http.response.body", "body": body})
+        await send(_head(b"application/json", len(body)))
+        await send({"type": "http.response.body", "body": body})
 
     async def _send_events(self, send: Send) -> None:
         started = False
         try:
             async for index, delta in self._deltas():
                 if not started:
-                    await _send(send, _head(b"text/event-stream; charset=utf-8"))
+                    await send(_head(b"text/event-stream; charset=utf-8"))
                     started = True
                 events = self._reply.events(index, delta)
                 if events:
-                    await _send(send, {"type": "http.response.body", "body": events, "more_body": True})
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
             end = (self._reply.usage_event() if self._include_usage else b"") + DONE
         except RequestError as error:
             if not started:
                 raise
             end = event(error.body())
-        await _send(send, {"type": "http.response.body", "body": end})
+        await send({"type": "http.response.body", "body": end})
 
     async def _deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         async for index, delta in merged(self._streams):
@@ -121,11 +116,6 @@ def _head(content_type: bytes, length: int | None = None) -> dict[str, object]:
     else:
         headers.append((b"cache-control", b"no-cache"))
     return {"type": "http.response.start", "status": 200, "headers": headers}
-
-
-async def _send(send: Send, message: dict[str, object]) -> None:
-    async with asyncio.timeout(SEND_TIMEOUT_S):
-        await send(message)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -41,7 +41,7 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
     `on_started` is called once: with None when the node is ready, or with why it cannot start.
     """
     counts: Counter[tuple[str, int]] = Counter()
-    app = FastAPI(lifespan=lambda _: _lifespan(node, on_started), openapi_url=None)
+    app = FastAPI(lifespan=lambda _: _lifespan(node, on_started), openapi_url=None, redirect_slashes=False)
     app.add_middleware(RequestEdge, answers=counts)
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)

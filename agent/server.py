@@ -10,6 +10,7 @@ import uvloop
 
 from trunkline.agent.app import create_app
 from trunkline.agent.node import Node
+from trunkline.agent.protocol import AgentProtocol
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import TrunklineError
 from trunkline.shared.names import PAGE_TOKENS
@@ -66,7 +67,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket) -> None:
 
     config = uvicorn.Config(
         create_app(node, started),
-        http="httptools",
+        http=AgentProtocol,
         ws="none",
         lifespan="on",
         log_config=None,

@@ -23,6 +23,7 @@ from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.events import EventPublisher
 from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.prepare import Preparer
+from trunkline.agent.protocol import AgentProtocol
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import Overloaded, TrunklineError
 from trunkline.shared.names import Tier
@@ -116,7 +117,7 @@ async def served(
     node = FakeNode(engine, text, secret, gate)
     started: list[TrunklineError | None] = []
     config = uvicorn.Config(
-        create_app(node, started.append), http="httptools", lifespan="on", log_config=None, access_log=False
+        create_app(node, started.append), http=AgentProtocol, lifespan="on", log_config=None, access_log=False
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
