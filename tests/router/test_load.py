@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.router.scheduler.load import NodeLoad
@@ -139,6 +139,7 @@ class Sent:
 
 
 @given(steps, st.floats(0, WINDOW_S), st.floats(0, 1e6))
+@example([("place", 0.0, 1000), ("tell", 0.1, 1), ("finish", 1.0, 1)], 1.0, 0.0)
 def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_it_can_be(
     given_steps: list[Step], delay: float, start: float
 ) -> None:
