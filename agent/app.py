@@ -101,8 +101,8 @@ async def _generate(request: Request, serving: Serving, body: CompletionBody | C
     if body.model != model.name:
         raise RequestError(f"model: {body.model!r} is not served here, {model.name!r} is", status=404, param="model")
     params.check(body)
+    n = params.choices(body)
     prompts = await serving.preparer.prompts(body, salt)
-    n = params.choices(body, len(prompts))
     request_id: str = request.state.request_id
     generations = [
         Generation(

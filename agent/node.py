@@ -54,7 +54,7 @@ class Node:
         await engine.start()
         if self._events is None:
             raise RuntimeError("the engine has started without its event stream")
-        preparer = Preparer(text, engine.model.namespace, self.settings.limits.max_waiting)
+        preparer = Preparer(text, engine.model.namespace, engine.model.context, self.settings.limits.max_waiting)
         self.serving = Serving(engine, text, preparer, self._events)
         if self.state is State.LOADING:
             self.state = State.READY

@@ -33,8 +33,9 @@ class Prompt(NamedTuple):
 class Preparer:
     """Tokenizes in a few threads; more than `max_pending` bodies at once are refused."""
 
-    def __init__(self, text: TextModel, namespace: Namespace, max_pending: int) -> None:
+    def __init__(self, text: TextModel, namespace: Namespace, context: int, max_pending: int) -> None:
         self._text = text
+        self._context = context
         self._text_keys = TextKeys(text)
         self._namespace = namespace
         self._max_pending = max_pending
@@ -89,7 +90,7 @@ class Preparer:
         if not prompt:
             raise _empty(field)
         framed = canonical.of_prompt(prompt, field)
-        return self._encoded(prompt, framed, namespace, special=True)
+        return self._encoded(prompt, framed, namespace, field, special=True)
 
     def _chat(self, body: ChatBody, namespace: Namespace) -> Prompt:
         for index, message in enumerate(body.messages):
@@ -99,9 +100,13 @@ class Preparer:
         tools, arguments = bytes(body.tools), bytes(body.chat_template_kwargs)
         framed = canonical.of_chat(body.messages, tools, arguments)
         rendered = self._text.render_chat(body.messages, tools, arguments)
-        return self._encoded(rendered, framed, namespace, special=False)
+        return self._encoded(rendered, framed, namespace, "messages", special=False)
 
-    def _encoded(self, text: str, framed: Canonical, namespace: Namespace, *, special: bool) -> Prompt:
+    def _encoded(self, text: str, framed: Canonical, namespace: Namespace, field: str, *, special: bool) -> Prompt:
+        # Eight megabytes can take half a minute to tokenize, only to be refused.
+        if len(text) > self._context * self._text.longest_token:
+            reason = f"{len(text)} characters are more than a context of {self._context} tokens can hold"
+            raise RequestError(f"{field}: {reason}", param=field)
         encoded = self._text.encode(text, add_special=special)
         keys, depths = self._text_keys.of_prompt(namespace, framed, text, encoded)
         return Prompt(array("i", encoded.ids), keys, depths)

@@ -9,6 +9,9 @@ TrunklineError
 Every message says what happened, to which value, and what to do about it.
 """
 
+_MAX_MESSAGE = 1000
+"""Characters of a message that go out: it quotes what a client sent, which may be megabytes."""
+
 
 class TrunklineError(Exception):
     """Base of every error that Trunkline raises on purpose."""
@@ -33,7 +36,7 @@ class RequestError(TrunklineError):
         kind: str = "invalid_request_error",
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message if len(message) <= _MAX_MESSAGE else f"{message[: _MAX_MESSAGE - 3]}..."
         self.status = status
         self.param = param
         self.kind = kind

@@ -6,7 +6,7 @@ Every error is a RequestError of status 400 with the field named and the numbers
 import math
 
 from trunkline.agent.engine.base import SamplingParams
-from trunkline.agent.openai.body import Body, ChatBody, CompletionBody
+from trunkline.agent.openai.body import ChatBody, CompletionBody
 from trunkline.shared.errors import RequestError
 
 MAX_CHOICES = 64
@@ -82,12 +82,19 @@ def check(body: CompletionBody | ChatBody) -> None:
         _check_chat(body)
 
 
-def choices(body: Body, prompts: int) -> int:
+def choices(body: CompletionBody | ChatBody) -> int:
     """Sequences per prompt. Raises when the whole request asks for too many."""
     n = body.n or 1
+    prompts = _prompts(body)
     if prompts * n > MAX_CHOICES:
         raise _error("n", f"{prompts} prompts x n = {n} are more than {MAX_CHOICES} choices")
     return n
+
+
+def _prompts(body: CompletionBody | ChatBody) -> int:
+    """How many the body has, without a look at each. A list that begins with a token id is one."""
+    prompt = body.prompt if isinstance(body, CompletionBody) else ""
+    return 1 if not prompt or isinstance(prompt, str) or isinstance(prompt[0], int) else len(prompt)
 
 
 def _check_completion(body: CompletionBody) -> None:

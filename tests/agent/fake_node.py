@@ -104,7 +104,7 @@ class FakeNode(Node):
         events = EventPublisher("node-1", self._fake.load, max_keys=100)
         events.start()
         self._events = events
-        preparer = Preparer(self._text, MODEL.namespace, 10)
+        preparer = Preparer(self._text, MODEL.namespace, MODEL.context, 10)
         self.serving = Serving(self._fake, self._text, preparer, events)
         self.state = State.READY
 

@@ -26,7 +26,7 @@ def chat(**fields: object) -> ChatBody:
 def refused(body: CompletionBody | ChatBody, prompt_tokens: int = 10) -> RequestError:
     def use() -> None:
         params.check(body)
-        params.choices(body, 1)
+        params.choices(body)
         params.sampling(body, prompt_tokens, CONTEXT, VOCAB)
 
     with pytest.raises(RequestError) as caught:

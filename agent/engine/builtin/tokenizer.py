@@ -68,6 +68,8 @@ class TextModel:
         # SentencePiece cuts no words off, but usually has no token that reaches over the start of one.
         self._cut_at_spaces = "\u2581" in "".join(own) and not any(_SPACE_INSIDE.search(token) for token in own)
         self._sizes = [len(raw) for raw in self._bytes]
+        self.longest_token = max(self._sizes, default=0)
+        """In bytes: a text of more characters than `n` times as many is more than `n` tokens."""
 
     def encode(self, text: str, *, add_special: bool) -> Encoded:
         """`add_special`: with what the model's tokenizer puts around a text, such as a BOS. For raw prompts; a chat's
@@ -77,7 +79,8 @@ class TextModel:
             raw = text.encode()
         except UnicodeEncodeError as error:
             raise RequestError(f"the text is not valid Unicode: {error}") from None
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special)
+        # A batch of one: unlike `encode` it lets other threads run, for seconds if the text is long.
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=add_special)
         ids: list[int] = encoding.ids
         word_ids: list[int | None] = encoding.word_ids
         leading = 0
