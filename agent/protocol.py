@@ -81,6 +81,13 @@ class AgentProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(RequestError("not a valid HTTP/1.1 request"))
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """The parser takes what follows for the other protocol: a body that was announced will not come."""
+        if self.scope["method"] in ("GET", "HEAD"):
+            self.cycle.keep_alive = False
+        else:
+            self._refuse(RequestError("this server upgrades to no other protocol"))
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._await_reader()

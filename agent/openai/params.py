@@ -17,6 +17,8 @@ MAX_STOP_IDS = 64
 MAX_LOGPROBS = 20
 COMPLETION_TOKENS = 16
 """OpenAI's default `max_tokens` for completions; a chat's is what is left of the context."""
+_SEEDS = 1 << 64
+"""Negative ones are wrapped into it: Python's generator takes -1 for 1, so two choices could be the same."""
 
 _RANGES: dict[str, tuple[float, float]] = {
     "n": (1, MAX_CHOICES),
@@ -52,7 +54,7 @@ def sampling(
         top_p=_or(body.top_p, 1.0),
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,
-        seed=None if body.seed is None else body.seed + choice,
+        seed=None if body.seed is None else (body.seed + choice) % _SEEDS,
         stop=_stop(body.stop),
         stop_ids=_stop_ids(body.stop_token_ids, vocab),
         min_tokens=min_tokens,

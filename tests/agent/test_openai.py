@@ -1,6 +1,7 @@
 """OpenAI's bodies, parameters and answers, without a server."""
 
 import json
+import random
 
 import pytest
 from hypothesis import given
@@ -192,6 +193,10 @@ def test_logprobs_and_seeds() -> None:
     assert params.sampling(chat(logprobs=True, top_logprobs=4), 1, CONTEXT, VOCAB).logprobs == 4
     seeds = [params.sampling(completion(seed=5), 1, CONTEXT, VOCAB, choice).seed for choice in range(3)]
     assert seeds == [5, 6, 7]
+    lowest, highest = -(1 << 63), (1 << 63) - 1
+    given = [lowest, -2, -1, 0, 1, 2, highest]
+    seeds = [params.sampling(completion(seed=seed), 1, CONTEXT, VOCAB).seed for seed in given]
+    assert len({random.Random(seed).random() for seed in seeds}) == len(given)
 
 
 LOGPROB = TokenLogprob(4, "é".encode(), -0.5, ((4, "é".encode(), -0.5), (5, b"\xc3", -2.0)))

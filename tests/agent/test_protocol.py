@@ -72,6 +72,21 @@ def test_what_is_not_http(text_model: TextModel, sent: bytes) -> None:
     run(text_model, test)
 
 
+def test_upgrades_are_ignored_or_refused(text_model: TextModel) -> None:
+    upgrade = b"connection: upgrade\r\nupgrade: h2c\r\n"
+
+    async def test(connect: Open) -> None:
+        reader, writer = await connect()
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n%b\r\n" % upgrade)
+        assert b" 200 " in await reader.readline()
+        assert b"connection: close" in await reader.read()
+        reader, writer = await connect()
+        writer.write(completion().replace(b"host: x\r\n", upgrade))
+        assert refusal(await reader.read()) == (400, "this server upgrades to no other protocol")
+
+    run(text_model, test)
+
+
 def test_garbage_behind_a_request_does_not_end_up_in_its_answer(text_model: TextModel) -> None:
     engine = FakeEngine([Delta("Hel", (1,)), HANG])
 
