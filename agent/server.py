@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from types import FrameType
 
 import uvicorn
@@ -19,6 +20,8 @@ DRAIN_S = 30.0
 """After SIGTERM running replies may go on for so long; then they end with an error."""
 FLUSH_S = 5
 """For those errors to reach their clients."""
+POLL_S = 0.1
+"""Between looks at whether a second signal came."""
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,11 @@ def serve(settings: AgentSettings, listener: socket.socket) -> None:
 
 
 class Server(uvicorn.Server):
-    """Lets the node refuse new work as soon as a signal comes. A second signal forces the exit."""
+    """Lets the node refuse new work as soon as a signal comes. A second signal forces the exit.
+
+    Until the last reply has ended it goes on listening: a router that asks shall hear that the node is closing, and
+    not take it for dead and its replies for lost.
+    """
 
     def __init__(self, config: uvicorn.Config, node: Node) -> None:
         super().__init__(config)
@@ -42,16 +49,13 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        late = asyncio.create_task(self._close_late())
-        try:
-            await super().shutdown(sockets)
-        finally:
-            late.cancel()
-
-    async def _close_late(self) -> None:
-        await asyncio.sleep(DRAIN_S)
-        log.warning("replies still run after %.0f s: they end with an error", DRAIN_S)
-        await self._node.close()
+        late = time.monotonic() + DRAIN_S
+        while self.server_state.tasks and not self.force_exit and time.monotonic() < late:
+            await asyncio.wait(tuple(self.server_state.tasks), timeout=POLL_S)
+        if self.server_state.tasks and not self.force_exit:
+            log.warning("replies still run after %.0f s: they end with an error", DRAIN_S)
+            await self._node.close()
+        await super().shutdown(sockets)
 
 
 async def _serve(settings: AgentSettings, listener: socket.socket) -> None:
@@ -73,7 +77,7 @@ async def _serve(settings: AgentSettings, listener: socket.socket) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(DRAIN_S) + FLUSH_S,
+        timeout_graceful_shutdown=FLUSH_S,
     )
     server = Server(config, node)
     await server.serve([listener])

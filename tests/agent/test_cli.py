@@ -97,11 +97,17 @@ def test_an_agent_serves_and_leaves_cleanly(agent: tuple[subprocess.Popen[str], 
         answer = client.post("/v1/chat/completions", json=body | question)
         assert "Paris" in answer.json()["choices"][0]["message"]["content"]
         # A stream that runs while SIGTERM comes is finished.
-        request = body | {"prompt": "Once upon a time", "stream": True, "ignore_eos": True}
+        request = body | {"prompt": "Once upon a time", "stream": True, "ignore_eos": True, "max_tokens": 60}
         with client.stream("POST", "/v1/completions", json=request) as stream:
             lines = stream.iter_lines()
             first = next(lines)
             process.send_signal(signal.SIGTERM)
+            # Whoever asks meanwhile hears that the node is closing.
+            while (ready := httpx.get(f"{url}/readyz")).status_code == 200:
+                pass
+            assert ready.status_code == 503
+            assert "closing" in ready.json()["error"]["message"]
+            assert httpx.post(f"{url}/v1/completions", json=request).status_code == 503
             events = [line for line in (first, *lines) if line]
         assert events[-1] == "data: [DONE]"
         tokens = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
