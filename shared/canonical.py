@@ -117,13 +117,17 @@ def _sized(raw: bytes) -> bytes:
     return len(raw).to_bytes(4, "little") + raw
 
 
-_NO_FIELDS = 3 * _sized(b"")
+_ABSENT = b"\xff\xff\xff\xff"  # As a length: more than a body may have. A template tells "" from what is not there.
+_NO_FIELDS = 2 * _ABSENT + _sized(b"")
+
+
+def _optional(text: str | None) -> bytes:
+    return _ABSENT if text is None else _sized(text.encode())
 
 
 def _header(message: Message) -> bytes:
     """Role, name, tool call id and tool calls, each with its length in front."""
     head = _MESSAGE + _sized(message.role.encode())
-    if message.tool_calls is _NO_CALLS and not message.name and not message.tool_call_id:
+    if message.tool_calls is _NO_CALLS and message.name is None and message.tool_call_id is None:
         return head + _NO_FIELDS  # Nearly every message, and every message of every request comes by here.
-    fields = ((message.name or "").encode(), (message.tool_call_id or "").encode(), bytes(message.tool_calls))
-    return head + b"".join(map(_sized, fields))
+    return head + _optional(message.name) + _optional(message.tool_call_id) + _sized(bytes(message.tool_calls))

@@ -84,6 +84,8 @@ def test_everything_a_template_sees_is_told_apart() -> None:
         of_chat([base]),
         of_chat([Message("system", "hi")]),
         of_chat([Message("user", "hi", name="n")]),
+        of_chat([Message("user", "hi", name="")]),
+        of_chat([Message("user", "hi", tool_call_id="")]),
         of_chat([Message("user", "hi", tool_call_id="n")]),
         of_chat([Message("user", "hi", tool_calls=msgspec.Raw(b"n"))]),
         of_chat([base], tools=b"[]"),
