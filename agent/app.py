@@ -45,14 +45,13 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
     app.add_middleware(RequestEdge, answers=counts)
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(HTTPException, _http_error)
-    _add_generation(app, node)
-    _add_operation(app, node, counts)
+    secret = ClusterSecret(node.settings.secret)
+    _add_generation(app, node, secret)
+    _add_operation(app, node, secret, counts)
     return app
 
 
-def _add_generation(app: FastAPI, node: Node) -> None:
-    secret = ClusterSecret(node.settings.secret)
-
+def _add_generation(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         salt, serving = secret.salt(request), node.ready()
@@ -71,7 +70,7 @@ def _add_generation(app: FastAPI, node: Node) -> None:
         return _json(answers.ModelList([answers.Model(model.name, serving.since, model.context)]))
 
 
-def _add_operation(app: FastAPI, node: Node, counts: Counter[tuple[str, int]]) -> None:
+def _add_operation(app: FastAPI, node: Node, secret: ClusterSecret, counts: Counter[tuple[str, int]]) -> None:
     registry = CollectorRegistry()
     registry.register(AgentCollector(node, counts))
 
@@ -92,7 +91,9 @@ def _add_operation(app: FastAPI, node: Node, counts: Counter[tuple[str, int]]) -
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     @app.get(INFO_PATH)
-    async def info() -> Response:
+    async def info(request: Request) -> Response:
+        """With a secret, where the events are is told to the cluster alone."""
+        secret.salt(request)
         return _json(node.info())
 
 

@@ -66,7 +66,7 @@ class RequestEdge:
 
 
 class ClusterSecret:
-    """Who may call `/v1/*`, and whose word on the tenant's salt counts."""
+    """Who may call `/v1/*` and learn where the events are, and whose word on the tenant's salt counts."""
 
     def __init__(self, secret: str | None) -> None:
         """`secret`: None if the node belongs to no cluster; then everybody may call, without a salt."""

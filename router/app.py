@@ -4,6 +4,7 @@ import functools
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -25,6 +26,14 @@ from trunkline.shared.wire import Finished, Load
 _BACKLOG = 4096
 
 
+class _Server(uvicorn.Server):
+    """A signal is a clean end: uvicorn would raise it again once everything has ended. A second one forces the exit."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
 class Router(NodeListener):
     """Start -> serve -> drain. Everything runs on one event loop."""
 
@@ -33,7 +42,7 @@ class Router(NodeListener):
         index = PrefixIndex(max_keys=settings.max_summary_keys)
         self.context = Context(
             settings=settings,
-            registry=Registry(settings.nodes, index, self, timing=timing),
+            registry=Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header),
             scheduler=Scheduler(index, settings.scheduler),
             tenants=tenants,
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
@@ -44,7 +53,7 @@ class Router(NodeListener):
     def server(self) -> uvicorn.Server:
         """A uvicorn server that speaks for this router; give it the socket of `bind`."""
         deadlines = self.context.settings.deadlines
-        return uvicorn.Server(
+        return _Server(
             uvicorn.Config(
                 self.app(),
                 http=functools.partial(EdgeProtocol, context=self.context),  # type: ignore[arg-type]

@@ -8,15 +8,16 @@ from trunkline.router.node import Node
 from trunkline.router.pools import Pool
 
 
-async def fetch(url: str, limit: int, deadline: float) -> tuple[int, bytes]:
-    """Status and body. `deadline` in seconds is for the connection; the rest is the caller's.
+async def fetch(url: str, limit: int, deadline: float, headers: bytes = b"") -> tuple[int, bytes]:
+    """Status and body. `deadline` in seconds is for the connection; the rest is the caller's. `headers`: whole lines.
 
     Raises NodeFailure for what is no answer, and for a body of more than `limit` bytes.
     """
     parts = urlsplit(url)
     pool = Pool(Node(0, f"{parts.scheme}://{parts.netloc}"), max_idle=0, connect_deadline=deadline)
     get = _Get(
-        b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n\r\n" % (parts.path.encode(), pool.authority), limit
+        b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n%b\r\n" % (parts.path.encode(), pool.authority, headers),
+        limit,
     )
     try:
         pool.connect(get, UnframedConnection)

@@ -24,9 +24,16 @@ class Registry:
     """Every node, each watched by tasks of its own. All methods are for the event loop's thread."""
 
     def __init__(
-        self, urls: Sequence[str], index: PrefixIndex, listener: NodeListener, *, timing: Timing | None = None
+        self,
+        urls: Sequence[str],
+        index: PrefixIndex,
+        listener: NodeListener,
+        *,
+        timing: Timing | None = None,
+        cluster_header: bytes = b"",
     ) -> None:
-        """Raises ConfigError for a URL that is malformed or given twice."""
+        """`cluster_header` goes with every probe. Raises ConfigError for a URL that is malformed or given twice."""
+        self._cluster_header = cluster_header
         self.nodes: tuple[Node, ...] = ()
         self._index = index
         self._listener = listener
@@ -42,7 +49,7 @@ class Registry:
 
     async def start(self) -> None:
         """Begins to watch; returns at once."""
-        self._prober = Prober(self._timing.probe_timeout_s)
+        self._prober = Prober(self._timing.probe_timeout_s, self._cluster_header)
         self._context = zmq.asyncio.Context()
         for node in self.nodes:
             self._watch(node, self._prober, self._context)

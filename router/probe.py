@@ -13,7 +13,7 @@ from trunkline.router.connection import NodeFailure
 from trunkline.router.fetch import fetch
 from trunkline.router.follower import Stream
 from trunkline.shared.errors import TrunklineError, WireError
-from trunkline.shared.names import INFO_PATH
+from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH
 from trunkline.shared.wire import AgentInfo, ServedModel, decode_info
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -53,8 +53,10 @@ _decode_models = msgspec.json.Decoder(_ModelList).decode
 class Prober:
     """Probes with one deadline each, whatever the node does."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, headers: bytes = b"") -> None:
+        """`headers`: whole lines that prove to agents that this router belongs to their cluster."""
         self._timeout_s = timeout_s
+        self._headers = headers
 
     async def identify(self, url: str) -> Probed:
         """What the node at `url` is and whether it is ready. Raises ProbeError."""
@@ -62,6 +64,8 @@ class Prober:
             status, body = await self._get(url + INFO_PATH)
             if status == HTTPStatus.SERVICE_UNAVAILABLE:
                 return Probed(ready=False, reason=_reason(status, body))
+            if status == HTTPStatus.UNAUTHORIZED and HEADER_CLUSTER.encode() in body:
+                raise ProbeError("wants another cluster secret: give routers and agents the same --cluster-secret-file")
             try:
                 info = decode_info(body) if status == HTTPStatus.OK else None
             except WireError as error:
@@ -98,7 +102,7 @@ class Prober:
 
     async def _get(self, url: str) -> tuple[int, bytes]:
         try:
-            return await fetch(url, MAX_ANSWER_BYTES, self._timeout_s)
+            return await fetch(url, MAX_ANSWER_BYTES, self._timeout_s, self._headers)
         except NodeFailure as failure:
             raise ProbeError(f"GET {url}: {failure}", slow=failure.timeout) from None
 

@@ -4,8 +4,10 @@ import time
 from typing import Any
 
 import httpx
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from trunkline.shared.errors import ConfigError, TrunklineError
@@ -37,42 +39,44 @@ def show(url: str, *, watch: bool, as_json: bool, token: str | None) -> None:
 def render(view: dict[str, Any]) -> Group:
     """Tables of the JSON of /admin/nodes."""
     tiers = sorted({tier for node in view["nodes"] for tier in node["load"]["tiers"]}, key="device host disk".find)
-    table = Table(title="nodes", title_justify="left")
-    for name in ("node", "state", "summary", "age", "keys", *(f"{tier} pages" for tier in tiers)):
-        table.add_column(name)
-    for name in ("running", "waiting", "busy", "hit rate", "tokens/s in", "out"):
-        table.add_column(name, justify="right")
+    table = Table(title="nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("node", overflow="fold")
+    table.add_column("state")
+    table.add_column("summary")
+    for name in (*tiers, "run", "wait", "busy", "hits", "in/s", "out/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    problems = []
     for node in view["nodes"]:
         load, colour = node["load"], _STATE_COLOURS.get(node["state"], "white")
-        summary = node["summary"]
-        exact = summary["status"] == "exact"
+        status = node["summary"]["status"]
+        there = node["state"] not in ("down", "joining")
         table.add_row(
             node["name"],
-            f"[{colour}]{node['state']}[/]" + (f" {node['error']}" if node["error"] else ""),
-            summary["status"] if exact else f"[yellow]{summary['status']}[/]",
-            "-" if summary["age_s"] is None else f"{summary['age_s']:.1f} s",
-            f"{node['keys']:,}",
-            *(_pages(load["tiers"].get(tier)) for tier in tiers),
-            str(max(node["placed"]["running"], load["running"])),
-            str(load["waiting"]),
-            f"{load['utilization']:.0%}",
+            f"[{colour}]{node['state']}[/]",
+            status if status == "exact" else f"[yellow]{status}[/]",
+            *(_pages(load["tiers"].get(tier)) if there else "-" for tier in tiers),
+            str(max(node["placed"]["running"], load["running"]) if there else node["placed"]["running"]),
+            str(load["waiting"]) if there else "-",
+            f"{load['utilization']:.0%}" if there else "-",
             _share(load["cached_tokens"], load["prompt_tokens"]),
-            f"{node['placed']['prefill_rate']:,.0f}",
-            f"{load['decode_rate']:,.0f}",
+            f"{node['placed']['prefill_rate']:,.0f}" if there else "-",
+            f"{load['decode_rate']:,.0f}" if there else "-",
         )
+        if node["error"]:
+            problems.append(f"[{colour}]{escape(node['name'])}[/]: {escape(node['error'])}")
     router = view["router"]
     checked = router["checked"]
-    totals = Table(title="router", title_justify="left", show_header=False)
+    totals = Table(title="router", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in (
         ("in flight", str(router["inflight"])),
         ("responses", "  ".join(f"{status}: {count:,}" for status, count in router["responses"].items()) or "none"),
-        ("expected hit rate", _share(router["matched_tokens"], router["prompt_tokens"])),
-        ("real hit rate", _share(checked["cached_tokens"], checked["prompt_tokens"])),
+        ("cached tokens", f"{checked['cached_tokens']:,} of {checked['prompt_tokens']:,} in the prompts that finished"),
+        ("expected of these", f"{checked['expected_tokens']:,}"),
         ("false promises", f"{checked['false_promises']:,} of {checked['requests']:,}"),
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
     ):
         totals.add_row(name, value)
-    return Group(table, totals)
+    return Group(table, *problems, totals)
 
 
 def _fetch(client: httpx.Client, url: str) -> httpx.Response:

@@ -26,7 +26,7 @@ def build() -> typer.Typer:
         try:
             command = entry.load()
         except ModuleNotFoundError as error:
-            command = _missing(entry.name, error)
+            command = _missing(error)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=entry.name)
         else:
@@ -34,20 +34,29 @@ def build() -> typer.Typer:
     return app
 
 
-def _missing(command: str, error: ModuleNotFoundError) -> typer.Typer:
+def _missing(error: ModuleNotFoundError) -> typer.Typer:
     app = typer.Typer(help=f"Not available here: package {error.name!r} is not installed.", invoke_without_command=True)
 
     @app.callback()
     def explain() -> None:
-        raise TrunklineError(f"`trunkline {command}` needs the package {error.name!r}: pip install 'trunkline[agent]'")
+        raise TrunklineError(_needs(error))
 
     return app
+
+
+def _needs(error: ModuleNotFoundError) -> str:
+    return f"the package {error.name!r} is needed and not installed: pip install 'trunkline[agent]'"
 
 
 def main() -> None:
     """Entry point of the console script. Exit code 1 with one line for an expected error, 130 after Ctrl-C."""
     try:
         build()()
+    except ModuleNotFoundError as error:  # A command that loads what it needs when it runs.
+        if (error.name or "trunkline").startswith("trunkline"):
+            raise
+        print(f"trunkline: {_needs(error)}", file=sys.stderr)
+        sys.exit(1)
     except TrunklineError as error:
         print(f"trunkline: {error}", file=sys.stderr)
         sys.exit(1)

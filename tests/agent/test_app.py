@@ -352,7 +352,9 @@ def test_the_cluster_secret(text_model: TextModel, caplog: pytest.LogCaptureFixt
                 answer = await client.post("/v1/completions", json=COMPLETION, headers=headers)
                 assert answer.status_code == 401
                 assert answer.json()["error"]["type"] == "authentication_error"
-            assert (await client.get("/v1/models")).status_code == 401
+            for path in ("/v1/models", INFO_PATH):
+                assert (await client.get(path)).status_code == 401
+            assert (await client.get(INFO_PATH, headers=proof)).status_code == 200
             assert (await client.get("/readyz")).status_code == 200
             await client.post("/v1/completions", json=COMPLETION, headers=proof)
             await client.post("/v1/completions", json=COMPLETION, headers=proof | {HEADER_SALT: "00ff"})

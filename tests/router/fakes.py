@@ -20,7 +20,7 @@ from typing import Self
 import msgspec
 
 from trunkline.agent.events import EventPublisher
-from trunkline.shared.names import INFO_PATH, PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH, PAGE_TOKENS, TEXT_CHUNK
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import WIRE_VERSION, AgentInfo, Load, ServedModel
 
@@ -71,6 +71,8 @@ class FakeAgent:
     namespace: Namespace = field(default_factory=namespace)
     version: int = WIRE_VERSION
     ready: bool = True
+    secret: str = ""
+    """Cluster secret that info is told for."""
     frozen: bool = False
     fault: Fault = Fault.NONE
     cut_after: int = 2
@@ -174,13 +176,16 @@ class FakeAgent:
             finally:
                 self.in_flight -= 1
         self.probes += 1
-        status, body = self._get(request.path)
+        status, body = self._get(request)
         writer.write(_response(status, body))
         await writer.drain()
         return True
 
-    def _get(self, path: str) -> tuple[int, bytes]:
+    def _get(self, request: Received) -> tuple[int, bytes]:
+        path = request.path
         if path == INFO_PATH and not self.plain:
+            if self.secret and request.headers.get(HEADER_CLUSTER) != self.secret:
+                return 401, json.dumps({"error": {"message": f"{HEADER_CLUSTER} is missing or wrong"}}).encode()
             return 200, msgspec.json.encode(self.info())
         if path == "/v1/models" and self.models is not None:
             return 200, json.dumps({"object": "list", "data": [{"id": name} for name in self.models]}).encode()

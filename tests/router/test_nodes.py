@@ -67,10 +67,10 @@ class Router:
 
 
 @contextlib.asynccontextmanager
-async def routing(*urls: str, timing: Timing = QUICK) -> AsyncIterator[Router]:
+async def routing(*urls: str, timing: Timing = QUICK, cluster_header: bytes = b"") -> AsyncIterator[Router]:
     index = PrefixIndex(2, 1 << 12)
     listener = Listener()
-    registry = Registry(urls, index, listener, timing=timing)
+    registry = Registry(urls, index, listener, timing=timing, cluster_header=cluster_header)
     await registry.start()
     try:
         yield Router(registry, index, listener)
@@ -143,6 +143,20 @@ def test_same_model_in_other_namespaces_is_kept_apart() -> None:
             assert served["a"].namespace != served["b"].namespace
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("header", [b"", b"x-trunkline-cluster: of another cluster\r\n"])
+def test_an_agent_of_another_cluster_is_down_and_says_why(header: bytes) -> None:
+    async def scenario() -> None:
+        async with FakeAgent("a", secret="of this cluster") as agent:
+            async with routing(agent.url, cluster_header=header) as router:
+                await until(lambda: router.node.state is NodeState.DOWN)
+                assert "cluster secret" in router.node.error
+                assert router.registry.candidates("fake") == ()
+            async with routing(agent.url, cluster_header=b"x-trunkline-cluster: of this cluster\r\n") as router:
+                await until(router.ready)
+
+    asyncio.run(scenario())
 
 
 def test_an_agent_that_is_not_ready_waits() -> None:

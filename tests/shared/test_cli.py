@@ -1,0 +1,50 @@
+"""The root command: what it does where something is not installed."""
+
+import importlib.metadata
+import sys
+
+import pytest
+
+from trunkline.shared import cli
+
+
+class Entry:
+    def __init__(self, name: str, missing: str) -> None:
+        self.name = name
+        self.missing = missing
+
+    def load(self) -> object:
+        def thing() -> None:
+            raise ModuleNotFoundError(f"No module named {self.missing!r}", name=self.missing)
+
+        return thing
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(sys, "argv", ["trunkline", "thing"])
+    return monkeypatch
+
+
+def entries(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    commands = [Entry("thing", missing), Entry("other", missing)]  # One alone would need no name.
+    monkeypatch.setattr(cli, "entry_points", lambda group: importlib.metadata.EntryPoints(commands))  # type: ignore[arg-type]
+
+
+def test_a_package_that_is_not_installed_is_one_line(
+    run: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries(run, "torch")
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "'torch'" in printed
+    assert "trunkline[agent]" in printed
+
+
+def test_a_module_of_our_own_that_is_missing_is_a_defect(run: pytest.MonkeyPatch) -> None:
+    entries(run, "trunkline.nothing")
+    with pytest.raises(ModuleNotFoundError):
+        cli.main()
