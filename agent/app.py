@@ -113,6 +113,7 @@ async def _generate(request: Request, serving: Serving, body: CompletionBody | C
             salt,
             prompt.text_keys,
             prompt.text_depths,
+            priority=body.priority or 0,
         )
         for prompt in prompts
         for choice in range(n)

@@ -40,6 +40,9 @@ def agent(
     max_running: Annotated[int, typer.Option(min=1, help="Sequences in a batch.")] = _DEFAULTS.max_running,
     max_waiting: Annotated[int, typer.Option(min=1, help="Sequences in the queue.")] = _DEFAULTS.max_waiting,
     step_tokens: Annotated[int, typer.Option(min=2, help="Tokens per step.")] = _DEFAULTS.step_tokens,
+    patience: Annotated[
+        float, typer.Option(min=0.0, max=1000.0, help="A prompt lets shorter ones pass. 0: first come, first served.")
+    ] = _DEFAULTS.patience,
     events_port: Annotated[int, typer.Option(min=0, max=65535, help="Event stream. 0: any free port.")] = 0,
     replay_port: Annotated[int, typer.Option(min=0, max=65535, help="Replays and snapshots. 0: any.")] = 0,
     cluster_secret_file: Annotated[
@@ -63,7 +66,9 @@ def agent(
         pages=pages or None,
         context=context or None,
         threads=threads or None,
-        limits=EngineLimits(max_running=max_running, max_waiting=max_waiting, step_tokens=step_tokens),
+        limits=EngineLimits(
+            max_running=max_running, max_waiting=max_waiting, step_tokens=step_tokens, patience=patience
+        ),
         secret=load_secret(cluster_secret_file),
     )
     with listen(host, port) as listener:

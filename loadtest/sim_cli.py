@@ -35,6 +35,9 @@ def sim(
     report_delay: Annotated[
         float, typer.Option(min=0.0, max=3600.0, help="Seconds until the router hears of events and load.")
     ] = 0.05,
+    patience: Annotated[
+        float, typer.Option(min=0.0, max=1000.0, help="Order of prompts on the nodes: how much shorter ones overtake.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every choice left to chance.")] = 0,
     block_tokens: Annotated[int, typer.Option(help="Tokens in a block of the trace.")] = 512,
     skip_bad: Annotated[bool, typer.Option(help="Leave out lines that cannot be used, and count them.")] = False,
@@ -52,6 +55,7 @@ def sim(
         block_tokens=block_tokens,
         seed=seed,
         skip_bad=skip_bad,
+        patience=patience,
     )
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
@@ -110,6 +114,7 @@ def _write(path: Path, prepared: list[Prepared], rows: list[Row]) -> None:
             "nodes": one.setup.nodes,
             "profile": one.setup.profile.name,
             "cache_tokens": one.setup.cache_tokens,
+            "patience": one.setup.patience,
             "report_delay_s": one.report_delay,
             "seed": one.setup.seed,
         }

@@ -54,6 +54,8 @@ class Generation:
     text_depths: bytes = b""
     deadline: float | None = None
     """`time.monotonic()` after which the generation ends with an error, wherever it is. None: the engine's own."""
+    priority: int = 0
+    """Lower ones go first; see `order.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class EngineLimits:
     """Sequences accepted and not yet in a batch; beyond it `submit` raises Overloaded."""
     step_tokens: int = 512
     """Token budget of a step: decodes first, then chunks of prefill. More than `max_running`."""
+    patience: float = 4.0
+    """For so many times its own prefill shorter prompts that come after one overtake it; see `order.py`."""
     timeout_s: float = 600.0
     """Deadline of a generation that brings none."""
 

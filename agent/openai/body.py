@@ -38,6 +38,7 @@ class Body(msgspec.Struct, kw_only=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    priority: int | None = None
 
 
 class CompletionBody(Body, kw_only=True):

@@ -6,6 +6,7 @@ Every error is a RequestError of status 400 with the field named and the numbers
 import math
 
 from trunkline.agent.engine.base import SamplingParams
+from trunkline.agent.engine.order import MAX_PRIORITY
 from trunkline.agent.openai.body import ChatBody, CompletionBody
 from trunkline.shared.errors import RequestError
 
@@ -34,6 +35,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "frequency_penalty": (-2, 2),
     "repetition_penalty": (0.01, 10),
     "top_logprobs": (0, MAX_LOGPROBS),
+    "priority": (-MAX_PRIORITY, MAX_PRIORITY),
 }
 
 

@@ -36,6 +36,8 @@ class Scenario:
     block_tokens: int
     seed: int
     skip_bad: bool
+    patience: float = 0.0
+    """Order of prefill on the nodes; see `agent/engine/order.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def prepare(path: Path, scenario: Scenario) -> Prepared:
     elif (pages := scenario.cache_tokens // block) < max(sizes):
         needed = max(sizes) * block
         raise ConfigError(f"--cache-tokens {scenario.cache_tokens}: the longest request of {path} needs {needed}")
-    setup = Setup(scenario.nodes, profile, pages * block, block, scenario.seed)
+    setup = Setup(scenario.nodes, profile, pages * block, block, scenario.seed, scenario.patience)
     ideal = pooled(trace, profile, min(pages * scenario.nodes, sum(sizes)))
     if scenario.utilization is None:
         stretch = 1.0

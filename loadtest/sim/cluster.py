@@ -81,7 +81,9 @@ class Cluster:
             self._caches = [PageCache(pages * setup.nodes, self._logs[0])] * setup.nodes
         else:
             self._caches = [PageCache(pages, log) for log in self._logs]
-        self._engines = [EngineModel(setup.profile, cache, setup.block_tokens) for cache in self._caches]
+        self._engines = [
+            EngineModel(setup.profile, cache, setup.block_tokens, setup.patience) for cache in self._caches
+        ]
         self._network_free_at = [0.0 for _ in nodes]
         self._placed: dict[int, int] = {}
         """Node by request, while it is under way."""

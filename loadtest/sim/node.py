@@ -1,8 +1,8 @@
 """A node's engine, modelled: continuous batching with chunked prefill over a real `PageCache`. No I/O, no clock.
 
 The caller drives it: `submit` a job, and call `step` when the time `wake` has come. Decodes come first in a step, then
-chunks of prefill, first come first served. A page stands for a block of the trace. A job is admitted when the pages
-for its whole prompt and reply are there, so nobody is preempted; pages of replies are never shared.
+chunks of prefill in the order of `agent/engine/order.py`. A page stands for a block of the trace. A job is admitted
+when the pages for its whole prompt and reply are there, so nobody is preempted; pages of replies are never shared.
 """
 
 import math
@@ -11,6 +11,7 @@ from collections import deque
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.builtin.meter import Meter
+from trunkline.agent.engine.order import due
 from trunkline.loadtest.sim.profile import Profile, Step, pairs
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Load
@@ -61,7 +62,8 @@ class Job:
 class EngineModel:
     """`begun` and `finished` hold what happened in the last `step`; the caller takes it from there."""
 
-    def __init__(self, profile: Profile, cache: PageCache, block_tokens: int) -> None:
+    def __init__(self, profile: Profile, cache: PageCache, block_tokens: int, patience: float = 0.0) -> None:
+        """`patience`: see `agent/engine/order.py`; 0 is first come, first served, as most engines do it."""
         self.wake = _IDLE
         """When the step in progress ends; infinite: nothing to do."""
         self.begun: list[Job] = []
@@ -74,6 +76,7 @@ class EngineModel:
         self._profile = profile
         self._cache = cache
         self._block_tokens = block_tokens
+        self._patience = patience
         self._waiting: deque[Job] = deque()
         self._prefills: list[Job] = []
         self._decodes: list[Job] = []
@@ -143,14 +146,16 @@ class EngineModel:
         profile, decodes = self._profile, len(self._decodes)
         budget = profile.step_tokens - decodes
         chunks: list[tuple[Job, int]] = []
-        for job in self._prefills:
-            if budget > 0:
-                budget -= self._take(job, budget, chunks)
-        while self._waiting and budget > 0 and len(self._prefills) + decodes < profile.max_running:
-            if not self._admit(self._waiting[0], now):
+        admits = True
+        for job in self._queue():
+            if budget <= 0:
                 break
-            job = self._waiting.popleft()
-            self._prefills.append(job)
+            if not job.pages:
+                admits = admits and len(self._prefills) + decodes < profile.max_running and self._admit(job, now)
+                if not admits:
+                    continue
+                self._waiting.remove(job)
+                self._prefills.append(job)
             budget -= self._take(job, budget, chunks)
         self._chunks, self._began = chunks, now
         if chunks:
@@ -163,6 +168,16 @@ class EngineModel:
             self.wake = now + self._stretch_s(self._steps)
         else:
             self.wake = _IDLE
+
+    def _queue(self) -> list[Job]:
+        """Everything that has prefill to do, admitted or not, in the order in which it is due."""
+        rate = self._prefill_rate.rate
+        patience = self._patience / rate if rate else 0.0
+
+        def key(job: Job) -> float:
+            return due(job.arrived_at, job.prompt_tokens - (job.computed if job.pages else job.expected), patience)
+
+        return sorted((*self._prefills, *self._waiting), key=key)
 
     def _take(self, job: Job, budget: int, chunks: list[tuple[Job, int]]) -> int:
         """Plans the next chunk of a prompt. Pages that it fills are shared from now on: whoever is admitted after it,

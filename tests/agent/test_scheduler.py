@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -29,25 +29,26 @@ class NoSink:
     def cleared(self) -> None: ...
 
 
-def sequence(tokens: range | list[int], max_tokens: int = 1000) -> Sequence:
-    generation = Generation("r", array("i", tokens), SamplingParams(max_tokens=max_tokens))
-    return Sequence(generation, Chain(NAMESPACE, generation.tokens), submitted_at=0.0, deadline=100.0)
+def sequence(tokens: range | list[int], max_tokens: int, at: float, priority: int) -> Sequence:
+    generation = Generation("r", array("i", tokens), SamplingParams(max_tokens=max_tokens), priority=priority)
+    return Sequence(generation, Chain(NAMESPACE, generation.tokens), submitted_at=at, deadline=100.0)
 
 
 class Bench:
     """A scheduler with its cache; `step` computes and appends a token where one is sampled."""
 
-    def __init__(self, pages: int, **limits: int) -> None:
+    def __init__(self, pages: int, prefill_rate: float = 0.0, patience: float = 4.0, **limits: int) -> None:
         self.cache = PageCache(pages, NoSink())
-        self.scheduler = Scheduler(self.cache, EngineLimits(**limits))
+        self.scheduler = Scheduler(self.cache, EngineLimits(patience=patience, **limits))
+        self.prefill_rate = prefill_rate
 
-    def add(self, tokens: range | list[int], max_tokens: int = 1000) -> Sequence:
-        added = sequence(tokens, max_tokens)
+    def add(self, tokens: range | list[int], max_tokens: int = 1000, at: float = 0.0, priority: int = 0) -> Sequence:
+        added = sequence(tokens, max_tokens, at, priority)
         self.scheduler.add(added)
         return added
 
     def step(self) -> list[Chunk]:
-        chunks = self.scheduler.schedule()
+        chunks = self.scheduler.schedule(self.prefill_rate)
         for chunk in chunks:
             samples = chunk.samples
             self.scheduler.advance(chunk)
@@ -206,6 +207,68 @@ def test_the_cache_gives_way_to_new_sequences() -> None:
     assert bench.scheduler.preemptions == 0
 
 
+def test_a_short_prompt_overtakes_a_long_one_that_is_half_done() -> None:
+    bench = Bench(pages=100, prefill_rate=100.0, max_running=4, step_tokens=64)
+    long = bench.add(range(640), max_tokens=1)
+    bench.step()
+    short = bench.add(range(1000, 1032), max_tokens=1, at=0.64)
+    assert bench.plan() == [(short, 0, 32), (long, 64, 32)]
+
+
+def test_a_long_prompt_is_overtaken_only_for_so_long() -> None:
+    bench = Bench(pages=100, prefill_rate=100.0, patience=2.0, max_running=4, step_tokens=64)
+    long = bench.add(range(320), max_tokens=1)
+    late = bench.add(range(1000, 1032), max_tokens=1, at=2.0 * 3.2)
+    assert bench.plan() == [(long, 0, 64)]
+    assert late in bench.scheduler.waiting
+
+
+def test_a_priority_changes_whose_turn_it_is() -> None:
+    bench = Bench(pages=100, prefill_rate=100.0, max_running=4, step_tokens=64)
+    bench.add(range(64), max_tokens=1)
+    urgent = bench.add(range(1000, 1096), max_tokens=1, priority=-1)
+    assert [s for s, _, _ in bench.plan()] == [urgent]
+
+
+def test_who_waits_for_pages_is_not_passed_by_who_needs_fewer() -> None:
+    bench = Bench(pages=12, prefill_rate=100.0, max_running=4, step_tokens=64)
+    running = bench.add(range(64), max_tokens=1000)
+    bench.step()
+    large = bench.add(range(1000, 1144), at=0.5)
+    small = bench.add(range(2000, 2016), at=20.0)
+    assert bench.plan() == [(running, 64, 1)]
+    assert list(bench.scheduler.waiting) == [large, small]
+
+
+@given(
+    st.floats(0.5, 4.0),
+    st.sampled_from([0.0, 1.0, 4.0]),
+    st.integers(-2, 2),
+    st.lists(st.integers(1, 96), min_size=10, max_size=10),
+)
+@settings(max_examples=30, deadline=None)
+def test_a_long_prompt_does_not_starve(overload: float, patience: float, priority: int, lengths: list[int]) -> None:
+    """Short prompts come without end, up to four times as fast as they can be computed. What goes before the long one
+    is at most what comes within its patience, and what one more step holds."""
+    rate, step_tokens, size = 100.0, 64, 320
+    bench = Bench(pages=4000, prefill_rate=rate, patience=patience, max_running=1000, step_tokens=step_tokens)
+    long = bench.add(range(1_000_000, 1_000_000 + size), max_tokens=1, priority=priority)
+    allowed_s = patience * 2.0**priority * size / rate
+    now = came = computed = before = 0.0
+    number = 0
+    while long in bench.scheduler.running or long in bench.scheduler.waiting:
+        while came <= now:
+            tokens = lengths[number % len(lengths)]
+            bench.add(range(100 * number, 100 * number + tokens), max_tokens=1, at=came)
+            before += tokens if came < allowed_s else 0
+            came += tokens / (rate * overload)
+            number += 1
+        spent = sum(chunk.count for chunk in bench.step())
+        computed += spent
+        now += spent / rate
+        assert computed <= size + before + 2 * step_tokens
+
+
 def test_backlog_counts_what_is_neither_cached_nor_computed() -> None:
     bench = Bench(pages=40, max_running=4, step_tokens=64)
     bench.add(range(100), max_tokens=1)
@@ -232,9 +295,15 @@ def test_ended_are_the_cancelled_and_the_late() -> None:
 class SchedulerMachine(RuleBasedStateMachine):
     """Random arrivals, steps and cancellations on few pages: everybody ends, nothing is lost, work is never doubled."""
 
-    @initialize(pages=st.integers(6, 24), step_tokens=st.integers(5, 80), max_running=st.integers(1, 4))
-    def start(self, pages: int, step_tokens: int, max_running: int) -> None:
-        self.bench = Bench(pages, max_running=max_running, step_tokens=step_tokens)
+    @initialize(
+        pages=st.integers(6, 24),
+        step_tokens=st.integers(5, 80),
+        max_running=st.integers(1, 4),
+        prefill_rate=st.sampled_from([0.0, 10.0]),
+    )
+    def start(self, pages: int, step_tokens: int, max_running: int, prefill_rate: float) -> None:
+        self.bench = Bench(pages, prefill_rate, max_running=max_running, step_tokens=step_tokens)
+        self.now = 0.0
         self.capacity = pages * PAGE_TOKENS
         self.live: list[Sequence] = []
 
@@ -242,7 +311,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def arrive(self, prefix: int, shared: int, own: int, outputs: int) -> None:
         tokens = [*range(prefix * 1000, prefix * 1000 + shared), *range(9000, 9000 + own)]
         if len(tokens) + outputs <= self.capacity:
-            self.live.append(self.bench.add(tokens, outputs))
+            self.now += 0.1
+            self.live.append(self.bench.add(tokens, outputs, at=self.now))
 
     @rule()
     def step(self) -> None:

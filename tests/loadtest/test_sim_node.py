@@ -71,6 +71,16 @@ def test_little_memory_delays_but_loses_nothing(requests: list[tuple[float, int,
     assert cache.stats().cached == cache.stats().resident
 
 
+def test_with_patience_a_short_prompt_passes_one_that_is_half_done() -> None:
+    """Only from the second step on: in the first one nothing is known about the rate."""
+    for patience, first in ((0.0, "long"), (4.0, "short")):
+        cache = PageCache(100, EventLog())
+        engine = EngineModel(PROFILE, cache, BLOCK, patience)
+        jobs = {"long": _job(0, 400, 1, 0.0), "short": _job(1, 20, 1, 1.0, first_token=9000)}
+        _drive(engine, list(jobs.values()))
+        assert min(jobs, key=lambda name: jobs[name].first_token_at) == first
+
+
 def test_a_prefix_is_computed_once_even_within_one_step() -> None:
     engine, _ = _engine(pages=100)
     first, second = _job(0, 40, 2, 0.0), _job(1, 40, 2, 0.0)

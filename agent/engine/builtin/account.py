@@ -31,6 +31,11 @@ class Account:
         self._turned_at = time.monotonic()
         self._requests = self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
 
+    @property
+    def prefill_rate(self) -> float:
+        """Tokens per second; 0 before the first step of prefill."""
+        return self._prefill.rate
+
     def load(self, waiting: int) -> Load:
         """The last snapshot, with the number that waits now."""
         return msgspec.structs.replace(self._load, waiting=waiting)
@@ -77,7 +82,7 @@ class Account:
             waiting=len(scheduler.waiting),
             backlog_tokens=scheduler.backlog(),
             max_running=self._load.max_running,
-            prefill_rate=self._prefill.rate,
+            prefill_rate=self.prefill_rate,
             decode_rate=self._decode.rate,
             utilization=min(1.0, self._busy.rate),
             tiers=(tier,),

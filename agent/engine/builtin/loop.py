@@ -137,7 +137,7 @@ class EngineLoop:
     def _turn(self) -> None:
         self._receive(wait=not self._jobs)
         outcomes = self._end()
-        chunks = self._scheduler.schedule()
+        chunks = self._scheduler.schedule(self._account.prefill_rate)
         if chunks:
             outcomes += self._step(chunks)
         elif self._scheduler.waiting:

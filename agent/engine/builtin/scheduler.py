@@ -1,9 +1,10 @@
 """Which tokens the next step computes: continuous batching with chunked prefill over demand-paged KV.
 
-Decodes come first, then chunks of prefill, oldest sequence first, under one token budget. Sequences are admitted
-first come, first served. Pages are taken as tokens appear; when none is left, the youngest sequence gives its pages
-back and starts over (what it had committed stays in the cache, so it usually finds most of it again). The oldest is
-never preempted for a younger one, and any accepted sequence fits alone: somebody always proceeds.
+Decodes come first, then chunks of prefill in the order of `engine/order.py`, under one token budget: a prompt that is
+due sooner is admitted and computed before one that is half done. Pages are taken as tokens appear; when none is left,
+the youngest sequence gives its pages back and starts over (what it had committed stays in the cache, so it usually
+finds most of it again). The oldest is never preempted for a younger one, and any accepted sequence fits alone: somebody
+always proceeds.
 """
 
 from collections import deque
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
+from trunkline.agent.engine.order import due
 from trunkline.shared.names import PAGE_TOKENS
 
 
@@ -50,21 +52,27 @@ class Scheduler:
         self._cache.release(pages)
         self.waiting.append(sequence)
 
-    def schedule(self) -> list[Chunk]:
-        """The chunks of the next step; their pages are there. Empty: nothing can run."""
+    def schedule(self, prefill_rate: float) -> list[Chunk]:
+        """The chunks of the next step; their pages are there. Empty: nothing can run.
+
+        `prefill_rate` in tokens per second; 0 while it is not known: first come, first served.
+        """
         chunks: dict[Sequence, Chunk] = {}
         budget = self._limits.step_tokens
         preempted = self.preemptions
-        decodes = [sequence for sequence in self.running if sequence.missing == 1]
-        prefills = [sequence for sequence in self.running if sequence.missing > 1]
-        for sequence in decodes + prefills:
-            count = min(sequence.missing, budget)
-            if count and self._make_room(sequence, sequence.computed + count, chunks):
-                chunks[sequence] = Chunk(sequence, sequence.computed, count)
-                budget -= count
-        # A sequence that was preempted just now must not get the pages back at once.
-        if self.waiting and preempted == self.preemptions:
-            self._admit(chunks, budget)
+        for sequence in [sequence for sequence in self.running if sequence.missing == 1]:
+            budget -= self._extend(sequence, budget, chunks)
+        admits = True
+        for sequence in self._queue(prefill_rate):
+            if not budget:
+                break
+            if sequence.admitted:
+                budget -= self._extend(sequence, budget, chunks)
+            # A sequence that was preempted just now must not get the pages back at once.
+            elif admits and preempted == self.preemptions and sequence.awaits not in self._computing:
+                admits = len(self.running) < self._limits.max_running and self._admit(sequence, budget, chunks)
+                if sequence in chunks:
+                    budget -= chunks[sequence].count
         return list(chunks.values())
 
     def advance(self, chunk: Chunk) -> None:
@@ -94,6 +102,29 @@ class Scheduler:
         running = sum(max(0, s.prompt_tokens - s.computed) for s in self.running)
         return running + sum(s.prompt_tokens - s.expected for s in self.waiting)
 
+    def _queue(self, prefill_rate: float) -> list[Sequence]:
+        """Everything that has prefill to do, admitted or not, in the order in which it is due."""
+        patience = self._limits.patience / prefill_rate if prefill_rate else 0.0
+        prefills = [sequence for sequence in self.running if sequence.missing > 1]
+        return sorted(
+            (*prefills, *self.waiting),
+            key=lambda s: due(s.submitted_at, self._left(s), patience, s.generation.priority),
+        )
+
+    def _left(self, sequence: Sequence) -> int:
+        """Tokens that a prompt still needs; none for one that was preempted in decode, whose reader waits already."""
+        if sequence.outputs:
+            return 0
+        return sequence.prompt_tokens - (sequence.computed if sequence.admitted else sequence.expected)
+
+    def _extend(self, sequence: Sequence, budget: int, chunks: dict[Sequence, Chunk]) -> int:
+        """Plans the next chunk of a running sequence. Returns its tokens: none if it was preempted."""
+        count = min(sequence.missing, budget)
+        if not count or not self._make_room(sequence, sequence.computed + count, chunks):
+            return 0
+        chunks[sequence] = Chunk(sequence, sequence.computed, count)
+        return count
+
     def _make_room(self, sequence: Sequence, tokens: int, chunks: dict[Sequence, Chunk]) -> bool:
         """Pages for so many tokens, from the youngest if need be. False: the sequence itself was preempted."""
         if sequence not in self.running:
@@ -113,29 +144,23 @@ class Scheduler:
                 return False
         return True
 
-    def _admit(self, chunks: dict[Sequence, Chunk], budget: int) -> None:
-        passed: list[Sequence] = []  # waiting for pages that others compute: those behind may go first
-        while self.waiting and budget and len(self.running) < self._limits.max_running:
-            sequence = self.waiting.popleft()
-            if sequence.awaits in self._computing:
-                passed.append(sequence)
-                continue
-            pages = self._cache.match(sequence.chain)
-            sequence.awaits = self._awaited(sequence, len(pages))
-            if sequence.awaits is not None:
-                self._cache.release(pages)
-                passed.append(sequence)
-                continue
-            count = min(len(sequence.chain.tokens) - len(pages) * PAGE_TOKENS, budget)
-            fresh = self._first_pages(sequence, len(pages), count)
-            if fresh is None:
-                self._cache.release(pages)
-                passed.append(sequence)
-                break
-            self._start(sequence, pages, fresh)
-            chunks[sequence] = Chunk(sequence, sequence.computed, count)
-            budget -= count
-        self.waiting.extendleft(reversed(passed))
+    def _admit(self, sequence: Sequence, budget: int, chunks: dict[Sequence, Chunk]) -> bool:
+        """Begins a sequence that waits, unless others compute pages of it: those behind may go first. False: there are
+        too few pages, and those behind must not take them."""
+        pages = self._cache.match(sequence.chain)
+        sequence.awaits = self._awaited(sequence, len(pages))
+        if sequence.awaits is not None:
+            self._cache.release(pages)
+            return True
+        count = min(len(sequence.chain.tokens) - len(pages) * PAGE_TOKENS, budget)
+        fresh = self._first_pages(sequence, len(pages), count)
+        if fresh is None:
+            self._cache.release(pages)
+            return False
+        self.waiting.remove(sequence)
+        self._start(sequence, pages, fresh)
+        chunks[sequence] = Chunk(sequence, sequence.computed, count)
+        return True
 
     def _first_pages(self, sequence: Sequence, matched: int, count: int) -> list[int] | None:
         """Pages for the first chunk, if what is free would do for the whole prompt after what others still need."""

@@ -53,6 +53,11 @@ class Sequence:
         self.deadline = deadline
 
     @property
+    def admitted(self) -> bool:
+        """Whether it is in the batch; there it always holds a page."""
+        return len(self.pages) > 0
+
+    @property
     def missing(self) -> int:
         """Tokens still to compute before the next one can be sampled; 1 while decoding."""
         return len(self.chain.tokens) - self.computed

@@ -22,6 +22,8 @@ class Setup:
     """Of one node."""
     block_tokens: int
     seed: int
+    patience: float = 0.0
+    """Order of prefill on the nodes; see `agent/engine/order.py`."""
 
 
 class View:
