@@ -96,9 +96,9 @@ class Answer(Response):
 
     def _log(self, outcome: str) -> None:
         usage = self._reply.usage()
-        first = self._first_at - self._started_at if self._first_at is not None else float("nan")
+        first = f"{self._first_at - self._started_at:.3f}s" if self._first_at is not None else "-"
         log.info(
-            "%s prompt=%d cached=%d output=%d first=%.3fs total=%.3fs %s",
+            "%s prompt=%d cached=%d output=%d first=%s total=%.3fs %s",
             self._reply.id,
             usage.prompt_tokens,
             usage.prompt_tokens_details.cached_tokens,

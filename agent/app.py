@@ -29,7 +29,7 @@ from trunkline.agent.openai import answers, params
 from trunkline.agent.openai.body import ChatBody, CompletionBody, chat_body, completion_body
 from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
 from trunkline.agent.prepare import Prompt
-from trunkline.shared.errors import RequestError, TrunklineError
+from trunkline.shared.errors import ModelNotFound, RequestError, TrunklineError
 from trunkline.shared.names import INFO_PATH
 
 log = logging.getLogger(__name__)
@@ -64,10 +64,20 @@ def _add_generation(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
+        return _json(answers.ModelList([served(request)]))
+
+    @app.get("/v1/models/{name:path}")
+    async def model(request: Request, name: str) -> Response:
+        model = served(request)
+        if name != model.id:
+            raise ModelNotFound(name)
+        return _json(model)
+
+    def served(request: Request) -> answers.Model:
         secret.salt(request)
         serving = node.ready()
         model = serving.engine.model
-        return _json(answers.ModelList([answers.Model(model.name, serving.since, model.context)]))
+        return answers.Model(model.name, serving.since, model.context)
 
 
 def _add_operation(app: FastAPI, node: Node, secret: ClusterSecret, counts: Counter[tuple[str, int]]) -> None:
@@ -79,7 +89,7 @@ def _add_operation(app: FastAPI, node: Node, secret: ClusterSecret, counts: Coun
         """Whether the process should go on living: also while it loads, not when the engine has failed."""
         if node.state is State.READY:
             node.ready()
-        return _json({"status": node.state})
+        return _json({"status": "ok"})
 
     @app.get("/readyz")
     async def readyz() -> Response:
@@ -100,7 +110,7 @@ def _add_operation(app: FastAPI, node: Node, secret: ClusterSecret, counts: Coun
 async def _generate(request: Request, serving: Serving, body: CompletionBody | ChatBody, salt: str) -> Response:
     model = serving.engine.model
     if body.model != model.name:
-        raise RequestError(f"model: {body.model!r} is not served here, {model.name!r} is", status=404, param="model")
+        raise ModelNotFound(body.model)
     params.check(body)
     n = params.choices(body)
     prompts = await serving.preparer.prompts(body, salt)
@@ -183,7 +193,8 @@ async def _request_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    return error_response(RequestError(f"{request.url.path}: {error.detail}", status=error.status_code))
+    shaped = RequestError(f"{request.method} {request.url.path}: {error.detail}", status=error.status_code)
+    return error_response(shaped, error.headers)
 
 
 def _json(message: object) -> Response:

@@ -6,6 +6,7 @@ import logging
 import re
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -81,7 +82,6 @@ class ClusterSecret:
             raise RequestError(
                 f"this node serves its cluster only: {HEADER_CLUSTER} is missing or wrong",
                 status=401,
-                kind="authentication_error",
             )
         salt = request.headers.get(HEADER_SALT, "")
         if not _SALT.fullmatch(salt):
@@ -120,9 +120,9 @@ async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     return b"".join(parts)
 
 
-def error_response(error: RequestError) -> Response:
+def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
     """OpenAI's error object. After 408 and 413 the rest of the body is not read: the connection ends."""
-    headers = {}
+    headers = dict(headers or ())
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, round(error.retry_after)))
     if error.status in (408, 413):

@@ -20,5 +20,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+        ) from None
     return listener

@@ -11,8 +11,9 @@ from trunkline.agent.engine.builtin.textkeys import TextKeys
 from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.openai.body import ChatBody, CompletionBody
 from trunkline.shared import canonical
+from trunkline.shared.body import empty
 from trunkline.shared.canonical import Canonical
-from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.errors import ContextExceeded, Overloaded, RequestError
 from trunkline.shared.namespace import Namespace
 
 WORKERS = 2
@@ -54,7 +55,7 @@ class Preparer:
 
     async def _run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         if self._pending >= self._max_pending:
-            raise Overloaded(f"{self._pending} requests are being tokenized", retry_after=1.0)
+            raise Overloaded(f"{self._pending} requests are being tokenized already: no room for more", retry_after=1.0)
         self._pending += 1
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -73,7 +74,7 @@ class Preparer:
             return [self._chat(body, namespace)]
         prompts = body.prompt if isinstance(body.prompt, list) else [body.prompt]
         if not prompts:
-            raise _empty("prompt")
+            raise empty("prompt")
         ids = [token for token in prompts if isinstance(token, int)]
         if len(ids) == len(prompts):
             return [self._ids(ids, "prompt")]
@@ -88,7 +89,7 @@ class Preparer:
         if isinstance(prompt, list):
             return self._ids(prompt, field)
         if not prompt:
-            raise _empty(field)
+            raise empty(field)
         framed = canonical.of_prompt(prompt, field)
         return self._encoded(prompt, framed, namespace, field, special=True)
 
@@ -106,20 +107,16 @@ class Preparer:
         # Eight megabytes can take half a minute to tokenize, only to be refused.
         if len(text) > self._context * self._text.longest_token:
             reason = f"{len(text)} characters are more than a context of {self._context} tokens can hold"
-            raise RequestError(f"{field}: {reason}", param=field)
+            raise ContextExceeded(field, reason)
         encoded = self._text.encode(text, add_special=special)
         keys, depths = self._text_keys.of_prompt(namespace, framed, text, encoded)
         return Prompt(array("i", encoded.ids), keys, depths)
 
     def _ids(self, ids: list[int], field: str) -> Prompt:
         if not ids:
-            raise _empty(field)
+            raise empty(field)
         vocab = self._text.vocab_size
         for token in ids:
             if not 0 <= token < vocab:
                 raise RequestError(f"{field}: {token} is not in the vocabulary of {vocab} tokens", param=field)
         return Prompt(array("i", ids))
-
-
-def _empty(field: str) -> RequestError:
-    return RequestError(f"{field}: must not be empty", param=field)

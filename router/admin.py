@@ -12,7 +12,7 @@ from trunkline.router.context import Context
 from trunkline.router.metrics import RouterCollector
 from trunkline.router.nodes import NodeState
 from trunkline.router.summaries import SummaryStatus
-from trunkline.shared.errors import RequestError
+from trunkline.shared.errors import Overloaded, RequestError
 
 
 def api(context: Context) -> FastAPI:
@@ -30,13 +30,14 @@ def api(context: Context) -> FastAPI:
         if token is not None:
             given = request.headers.get("authorization", "").encode("latin-1", "replace")
             if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-                raise RequestError("/admin needs the admin token", status=401, kind="authentication_error")
+                raise RequestError("/admin needs the admin token: `Authorization: Bearer TOKEN`", status=401)
         elif request.client is None or not ipaddress.ip_address(request.client.host).is_loopback:
             raise RequestError("/admin is for clients on this host, unless an admin token is set", status=403)
 
     @app.exception_handler(RequestError)
     async def on_request_error(_: Request, error: RequestError) -> JSONResponse:
-        return JSONResponse(error.body(), error.status)
+        headers = {"retry-after": f"{error.retry_after:.0f}"} if isinstance(error, Overloaded) else None
+        return JSONResponse(error.body(), error.status, headers)
 
     @app.exception_handler(HTTPException)
     async def on_http_exception(request: Request, error: HTTPException) -> JSONResponse:
@@ -47,11 +48,14 @@ def api(context: Context) -> FastAPI:
     async def models() -> dict[str, object]:
         return {
             "object": "list",
-            "data": [
-                {"id": name, "object": "model", "created": 0, "owned_by": "trunkline", "max_model_len": length or None}
-                for name, length in sorted(context.registry.models().items())
-            ],
+            "data": [_model(name, length) for name, length in sorted(context.registry.models().items())],
         }
+
+    @app.get("/v1/models/{name:path}", dependencies=[Depends(authenticated)])
+    async def model(name: str) -> dict[str, object]:
+        if not context.registry.candidates(name):
+            raise context.registry.missing(name)
+        return _model(name, context.registry.models().get(name, 0))
 
     @app.api_route("/v1/completions", methods=["POST"], include_in_schema=False)
     @app.api_route("/v1/chat/completions", methods=["POST"], include_in_schema=False)
@@ -83,6 +87,10 @@ def api(context: Context) -> FastAPI:
         return view(context)
 
     return app
+
+
+def _model(name: str, length: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "trunkline", "max_model_len": length or None}
 
 
 def view(context: Context) -> dict[str, object]:

@@ -100,7 +100,7 @@ class Router(NodeListener):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError if the address cannot be had."""
+    """A listening socket. Raises ConfigError if the address cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -115,7 +115,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"port {port} on {host} cannot be had: {error.strerror}; choose another with --port"
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
         ) from None
     listener.setblocking(False)
     return listener

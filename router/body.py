@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from trunkline.shared.body import decode
+from trunkline.shared.body import decode, empty
 from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
 from trunkline.shared.errors import RequestError
 
@@ -35,7 +35,7 @@ def read_chat(body: bytes) -> Prompt:
     """Raises RequestError: 400 for what is malformed or empty, 422 for a wrong type, naming the field."""
     chat = decode(_chat_decoder, body)
     if not chat.messages:
-        raise RequestError("messages is empty: at least one message is needed", param="messages")
+        raise empty("messages")
     return Prompt(chat.model, of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs)))
 
 
@@ -43,18 +43,20 @@ def read_completion(body: bytes) -> Prompt:
     """Raises RequestError like `read_chat`. Of a list of prompts, the first stands for all."""
     completion = decode(_completion_decoder, body)
     prompt: str | list[Any] = completion.prompt
+    field = "prompt"
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        field = "prompt.0" if len(prompt) > 1 else "prompt"
         prompt = prompt[0]
     if not prompt:
-        raise RequestError("prompt is empty: at least one character or token id is needed", param="prompt")
+        raise empty(field)
     if isinstance(prompt, str):
         return Prompt(completion.model, of_prompt(prompt))
     try:
         return Prompt(completion.model, array("i", prompt))
     except TypeError:
-        raise RequestError("prompt mixes token ids with other things", param="prompt", status=422) from None
+        raise RequestError("prompt.0: token ids and texts are mixed", param="prompt.0", status=422) from None
     except OverflowError:
-        raise RequestError("prompt holds a token id of more than 31 bits", param="prompt") from None
+        raise RequestError(f"{field}: a token id has more than 31 bits", param=field) from None
 
 
 _chat_decoder = msgspec.json.Decoder(_Chat)

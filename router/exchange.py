@@ -246,7 +246,8 @@ class Exchange:
                 del forwarded[at : at + 4]
         tenant = self._tenant = context.tenants.authenticate(authorization)
         if context.counters.inflight > context.settings.max_inflight:
-            raise Overloaded(f"{context.settings.max_inflight} requests are in flight already", retry_after=1.0)
+            limit = context.settings.max_inflight
+            raise Overloaded(f"the router has {limit} requests in flight, its --max-inflight", retry_after=1.0)
         if authorization is not None and tenant.forwards_credentials:
             forwarded += (b"authorization: ", authorization, b"\r\n")
         forwarded.append(tenant.headers)
@@ -262,7 +263,7 @@ class Exchange:
             prompt = self._read(body)
             candidates = context.registry.candidates(prompt.model)
             if not candidates:
-                raise self._nobody(prompt.model)
+                raise context.registry.missing(prompt.model)
         except RequestError as error:
             self.refuse(error)
             return
@@ -271,13 +272,8 @@ class Exchange:
         self.relay = Relay(context, self, placement, body)
         self.relay.start()
 
-    def _nobody(self, model: str) -> RequestError:
-        if self._context.registry.knows(model):
-            return Overloaded(f"no node that serves {model!r} is ready", retry_after=1.0, status=503)
-        return RequestError(f"model {model!r} is not served here", status=404, param="model", kind="not_found_error")
-
     def _too_large(self) -> RequestError:
-        return RequestError(f"body is over the limit of {self._context.settings.max_body_bytes} bytes", status=413)
+        return RequestError(f"the body is over the limit of {self._context.settings.max_body_bytes} bytes", status=413)
 
     def _finish(self) -> None:
         self.response_complete = True

@@ -12,7 +12,7 @@ from trunkline.router.probe import Prober
 from trunkline.router.summaries import SummaryStatus
 from trunkline.router.timing import Timing
 from trunkline.router.watcher import Watcher
-from trunkline.shared.errors import ConfigError
+from trunkline.shared.errors import ConfigError, ModelNotFound, Overloaded, RequestError
 
 __all__ = ["MAX_NODES", "Node", "NodeListener", "NodeState", "Registry", "SummaryStatus", "Timing"]
 
@@ -74,9 +74,13 @@ class Registry:
                     contexts[name] = max(contexts.get(name, 0), model.context if model else 0)
         return contexts
 
-    def knows(self, model: str) -> bool:
-        """Whether a node, in whatever state, serves the model; also when no node was ever reached."""
-        return all(node.models == {} for node in self.nodes) or any(node.serves(model) for node in self.nodes)
+    def missing(self, model: str) -> RequestError:
+        """Why there is no candidate: 503 if a node may serve the model soon, 404 if none is known to serve it."""
+        if all(node.models == {} for node in self.nodes):  # Any of them may turn out to serve it.
+            return Overloaded("no node has been reached yet", retry_after=1.0, status=503)
+        if any(node.serves(model) for node in self.nodes):
+            return Overloaded(f"no node that serves {model!r} is ready", retry_after=1.0, status=503)
+        return ModelNotFound(model)
 
     def mark_failed(self, node: Node, error: str) -> None:
         """Takes the node out at once; the next good probe brings it back."""

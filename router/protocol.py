@@ -83,7 +83,7 @@ class EdgeProtocol(HttpToolsProtocol):
             log.error("a request failed in the router itself", exc_info=error.__context__)
             self._reject(RequestError("the router failed on this request", status=500, kind="internal_error"))
         except httptools.HttpParserError as error:
-            self._reject(RequestError(f"not a valid HTTP request: {error}"))
+            self._reject(RequestError(f"not a valid HTTP/1.1 request: {error}"))
         except httptools.HttpParserUpgrade:
             self._reject(_upgrade_refused())
         else:
@@ -117,7 +117,7 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if isinstance(cycle, Exchange) and cycle.reading:
             self.deadline = _NEVER
-            cycle.fail(RequestError(f"the body did not arrive within {self._deadlines.body} s", status=408))
+            cycle.fail(RequestError(f"the body did not arrive within {self._deadlines.body:g} s", status=408))
         else:
             self._close()
 

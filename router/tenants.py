@@ -59,13 +59,13 @@ class Tenants:
         if self._by_digest is None:
             return self._everybody
         if authorization is None:
-            raise RequestError("no API key: send `Authorization: Bearer KEY`", status=401, kind="authentication_error")
+            raise _unauthorized("no API key: send `Authorization: Bearer KEY`")
         tenant = self._remembered.get(authorization)
         if tenant is None:
             scheme, _, key = authorization.partition(b" ")
             tenant = self._by_digest.get(hashlib.sha256(key.strip()).hexdigest())
             if tenant is None or scheme.lower() != b"bearer":
-                raise RequestError("this API key is not known here", status=401, kind="authentication_error")
+                raise _unauthorized("this API key is not known here")
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[authorization] = tenant
@@ -93,6 +93,10 @@ def load_tenants(path: Path, secret: str | None) -> Tenants:
             if by_digest.setdefault(digest, tenant) is not tenant:
                 raise ConfigError(f"tenants.{name} in {path} has a key of tenants.{by_digest[digest].name}")
     return Tenants(secret, by_digest)
+
+
+def _unauthorized(message: str) -> RequestError:
+    return RequestError(message, status=401, code="invalid_api_key")
 
 
 def _cluster_header(secret: str | None) -> bytes:

@@ -27,6 +27,11 @@ def decode(decoder: msgspec.json.Decoder[_T], raw: bytes | msgspec.Raw, field: s
         raise RequestError(f"{field or 'the body'} is nested too deeply", param=field or None) from None
 
 
+def empty(field: str) -> RequestError:
+    """There is nothing to continue."""
+    return RequestError(f"{field}: must not be empty", param=field)
+
+
 def _misfit(message: str, field: str) -> RequestError:
     """msgspec says "... - at `$.messages[0].role`", and names a missing field in the text."""
     path = _PATH.search(message)

@@ -8,7 +8,8 @@ import math
 from trunkline.agent.engine.base import SamplingParams
 from trunkline.agent.engine.order import MAX_PRIORITY
 from trunkline.agent.openai.body import ChatBody, CompletionBody
-from trunkline.shared.errors import RequestError
+from trunkline.shared.body import empty
+from trunkline.shared.errors import ContextExceeded, RequestError
 
 MAX_CHOICES = 64
 """Sequences one request may ask for: prompts times `n`."""
@@ -114,7 +115,7 @@ def _check_completion(body: CompletionBody) -> None:
 
 def _check_chat(body: ChatBody) -> None:
     if not body.messages:
-        raise _error("messages", "must hold at least one message")
+        raise empty("messages")
     if body.response_format and body.response_format.type != "text":
         raise _error("response_format", f"type {body.response_format.type!r} is not supported, only 'text'")
     if body.tool_choice not in (None, "none", "auto"):
@@ -128,7 +129,7 @@ def _max_tokens(body: CompletionBody | ChatBody, prompt_tokens: int, context: in
     field = "prompt" if isinstance(body, CompletionBody) else "messages"
     room = context - prompt_tokens
     if room < 1:
-        raise _error(field, f"{prompt_tokens} tokens leave no room in a context of {context}")
+        raise ContextExceeded(field, f"{prompt_tokens} tokens leave no room in a context of {context}")
     if isinstance(body, CompletionBody):
         name, asked = "max_tokens", COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
         if body.max_tokens is None:
@@ -138,7 +139,7 @@ def _max_tokens(body: CompletionBody | ChatBody, prompt_tokens: int, context: in
     else:
         name, asked = "max_tokens", room if body.max_tokens is None else body.max_tokens
     if asked > room:
-        raise _error(name, f"{prompt_tokens} prompt tokens + {asked} are more than the context of {context}")
+        raise ContextExceeded(name, f"{prompt_tokens} prompt tokens + {asked} are more than the context of {context}")
     return asked
 
 

@@ -114,8 +114,8 @@ def test_agents_become_candidates_with_what_they_hold_and_how_busy_they_are() ->
             assert {node.name for node in router.registry.candidates("fake")} == {"a", "b"}
             assert router.registry.candidates("fake") is router.registry.candidates("fake")
             assert router.registry.candidates("other") == ()
-            assert router.registry.knows("fake")
-            assert not router.registry.knows("other")
+            assert router.registry.missing("fake").status == 503
+            assert router.registry.missing("other").code == "model_not_found"
             assert router.registry.models() == {"fake": 4096}
             store(a, 1, 2)
             a.publisher.finished(Finished("r", 32, 0, 1, 0.0, 0.0))
@@ -165,7 +165,7 @@ def test_an_agent_that_is_not_ready_waits() -> None:
             await until(lambda: router.node.state is NodeState.UNREADY)
             assert "loading the model" in router.node.error
             assert router.registry.candidates("fake") == ()
-            assert router.registry.knows("fake"), "503, not 404"
+            assert router.registry.missing("fake").status == 503
             agent.ready = True
             await until(lambda: router.registry.candidates("fake") == (router.node,))
             assert router.node.error == ""
@@ -178,7 +178,7 @@ def test_a_node_that_is_not_there_yet_joins_later() -> None:
         port = free_port()
         async with routing(f"http://127.0.0.1:{port}") as router:
             assert router.node.summary is SummaryStatus.SYNCING
-            assert router.registry.knows("anything"), "nobody was reached: who knows"
+            assert router.registry.missing("anything").status == 503, "nobody was reached: who knows"
             await until(lambda: router.node.state is NodeState.DOWN)
             async with FakeAgent(port=port):
                 await until(router.ready)

@@ -106,7 +106,7 @@ def test_credentials_stop_at_the_router_and_salts_do_not_mix(tenants: Tenants) -
             assert matched["c"] > 0
             assert matched["a"] > 0
             refused = await ask(served.port, request(COMPLETIONS, b"{", headers=["Authorization: Bearer no"]))
-            assert (refused.status, refused.error["type"]) == (401, "authentication_error")
+            assert (refused.status, refused.error["code"]) == (401, "invalid_api_key")
             assert (await ask(served.port, request("/v1/models", b"", method="GET"))).status == 401
             assert served.idle()
 

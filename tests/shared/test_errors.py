@@ -1,18 +1,21 @@
 """The shape of errors."""
 
-from trunkline.shared.errors import RequestError
+from trunkline.shared.errors import ModelNotFound, Overloaded, RequestError
 
 
 def test_the_shape_is_openais() -> None:
-    error = RequestError("model: 'm' is not served here", status=404, param="model")
+    error = RequestError("n: 0 < 1", param="n")
     assert error.body() == {
-        "error": {
-            "message": "model: 'm' is not served here",
-            "type": "invalid_request_error",
-            "param": "model",
-            "code": 404,
-        }
+        "error": {"message": "n: 0 < 1", "type": "invalid_request_error", "param": "n", "code": None}
     }
+
+
+def test_codes_are_openais_names_of_causes() -> None:
+    missing = ModelNotFound("m")
+    assert (missing.status, missing.param, missing.code) == (404, "model", "model_not_found")
+    assert "'m'" in missing.message
+    assert Overloaded("full", retry_after=1.0).code == "rate_limit_exceeded"
+    assert Overloaded("loading", retry_after=1.0, status=503).code is None
 
 
 def test_a_message_that_quotes_megabytes_is_cut() -> None:

@@ -138,7 +138,8 @@ class BuiltinEngine(Engine):
         """Retry when about the backlog's time has passed."""
         load = self.load()
         seconds = load.backlog_tokens / load.prefill_rate if load.prefill_rate else 1.0
-        return Overloaded(f"{load.waiting} sequences are waiting already", retry_after=min(60.0, max(1.0, seconds)))
+        reason = f"the queue of this node is full: {load.waiting} sequences wait already"
+        return Overloaded(reason, retry_after=min(60.0, max(1.0, seconds)))
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
         for sequence, outcome in outcomes:
