@@ -28,6 +28,13 @@ def sim(
     cache_tokens: Annotated[
         str | None, typer.Option(help="KV of each node in tokens; inf: nothing is evicted. Default: the profile's.")
     ] = None,
+    host_tokens: Annotated[
+        int, typer.Option(min=0, max=1 << 40, help="KV of each node's host tier in tokens; 0: it has none.")
+    ] = 0,
+    link_gbits: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=1e6, help="Nodes pull pages from each other over links of so many Gbit/s."),
+    ] = None,
     util: Annotated[
         float | None,
         typer.Option(min=0.01, max=10.0, help="Stretch time so that one pooled cache's work is this share of it."),
@@ -50,6 +57,8 @@ def sim(
         nodes=nodes,
         profile=profile,
         cache_tokens=_tokens(cache_tokens, profile),
+        host_tokens=host_tokens,
+        link_gbits=link_gbits,
         utilization=util,
         report_delay=report_delay,
         block_tokens=block_tokens,
@@ -115,6 +124,8 @@ def _write(path: Path, prepared: list[Prepared], rows: list[Row]) -> None:
             "profile": one.setup.profile.name,
             "cache_tokens": one.setup.cache_tokens,
             "patience": one.setup.patience,
+            "host_tokens": one.setup.host_tokens,
+            "link_bytes_s": one.setup.link_bytes_s,
             "report_delay_s": one.report_delay,
             "seed": one.setup.seed,
         }

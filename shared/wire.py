@@ -88,6 +88,14 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
     output_tokens: Count = 0
     requests: Count = 0
     false_hits: Count = 0
+    promote_rate: Quantity = 0.0
+    """Tokens whose KV comes from the host tier to the device, per second; 0: there is no host tier."""
+    link_rate: Quantity = 0.0
+    """Tokens whose KV goes between this node and others, per second and direction; 0: it neither pulls nor lends."""
+    pulling_tokens: Count = 0
+    """Still to come from other nodes, of pulls under way."""
+    lending_tokens: Count = 0
+    """Still to go to other nodes, of their pulls under way."""
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True):
@@ -99,6 +107,13 @@ class Finished(msgspec.Struct, array_like=True, frozen=True):
     output_tokens: Count
     queue_s: Quantity
     prefill_s: Quantity
+    promoted_tokens: Count = 0
+    """Of the cached ones: brought from the host tier or from disk for this request."""
+    promote_s: Quantity = 0.0
+    pulled_tokens: Count = 0
+    """Of the cached ones: brought from another node for this request."""
+    pull_s: Quantity = 0.0
+    """From asking the other node until all of them were there, or as many as came."""
 
 
 class Digest(msgspec.Struct, array_like=True, frozen=True):

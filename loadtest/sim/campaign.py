@@ -30,6 +30,10 @@ class Scenario:
     profile: str
     cache_tokens: int | None
     """Per node; None: nothing is ever evicted."""
+    host_tokens: int
+    """Per node, in its host tier."""
+    link_gbits: float | None
+    """Of each node's link to the others; None: they do not pull from each other."""
     utilization: float | None
     """Share of the fleet's time that the ideal's work takes; None: arrivals as in the trace."""
     report_delay: float
@@ -68,8 +72,19 @@ def prepare(path: Path, scenario: Scenario) -> Prepared:
     elif (pages := scenario.cache_tokens // block) < max(sizes):
         needed = max(sizes) * block
         raise ConfigError(f"--cache-tokens {scenario.cache_tokens}: the longest request of {path} needs {needed}")
-    setup = Setup(scenario.nodes, profile, pages * block, block, scenario.seed, scenario.patience)
-    ideal = pooled(trace, profile, min(pages * scenario.nodes, sum(sizes)))
+    host_pages = scenario.host_tokens // block
+    link = None if scenario.link_gbits is None else scenario.link_gbits * 1e9 / 8
+    setup = Setup(
+        nodes=scenario.nodes,
+        profile=profile,
+        cache_tokens=pages * block,
+        block_tokens=block,
+        seed=scenario.seed,
+        patience=scenario.patience,
+        host_tokens=host_pages * block,
+        link_bytes_s=link,
+    )
+    ideal = pooled(trace, profile, min((pages + host_pages) * scenario.nodes, sum(sizes)))
     if scenario.utilization is None:
         stretch = 1.0
     elif not trace.seconds:

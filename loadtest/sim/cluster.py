@@ -8,13 +8,17 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
+from functools import partial
 from itertools import count
+
+import msgspec
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.loadtest.sim import events
 from trunkline.loadtest.sim.events import Change, EventLog
+from trunkline.loadtest.sim.fetch import Fetched, Fetcher
+from trunkline.loadtest.sim.host import HostTier
 from trunkline.loadtest.sim.node import EngineModel, Job
 from trunkline.loadtest.sim.policies import POLICIES, Policy, Setup, View
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
@@ -25,13 +29,6 @@ from trunkline.shared.wire import Finished, Load
 HEARTBEAT_S = 0.25
 """Between load reports of a node with nothing else to tell, as in `agent/events.py`."""
 _NEVER = -1.0
-
-
-class _Kind(IntEnum):
-    STEP = 0
-    HEARTBEAT = 1
-    DELIVERY = 2
-    SUBMIT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,8 @@ class Outcome:
     requests: list[int] = field(default_factory=list)
     """By node."""
     evicted_pages: int = 0
+    """Gone from every tier of a node."""
+    fetched: Fetched = field(default_factory=Fetched)
     seconds: float = 0.0
     """From the first arrival to the last token."""
 
@@ -75,29 +74,43 @@ class Cluster:
         self._view = View(setup)
         self._policy: Policy = POLICIES[policy](setup, self._view)
         nodes = range(setup.nodes)
-        pages = setup.cache_tokens // setup.block_tokens
-        self._logs = [EventLog() for _ in nodes]
+        pages, host_pages = setup.cache_tokens // setup.block_tokens, setup.host_tokens // setup.block_tokens
         if self._policy.shared_cache:
-            self._caches = [PageCache(pages * setup.nodes, self._logs[0])] * setup.nodes
+            pages, host_pages = pages * setup.nodes, host_pages * setup.nodes
+        self._logs = [EventLog() for _ in nodes]
+        self._hosts = [HostTier(host_pages, log) if host_pages else None for log in self._logs]
+        sinks = [host or log for host, log in zip(self._hosts, self._logs, strict=True)]
+        if self._policy.shared_cache:
+            self._hosts = [self._hosts[0]] * setup.nodes
+            self._caches = [PageCache(pages, sinks[0])] * setup.nodes
         else:
-            self._caches = [PageCache(pages, log) for log in self._logs]
+            self._caches = [PageCache(pages, sink) for sink in sinks]
         self._engines = [
             EngineModel(setup.profile, cache, setup.block_tokens, setup.patience) for cache in self._caches
         ]
-        self._network_free_at = [0.0 for _ in nodes]
+        self._fetcher = Fetcher(
+            setup,
+            self._caches,
+            self._hosts,
+            self._engines,
+            later=self._at,
+            changed=self._plan,
+            shared=self._policy.shared_cache,
+        )
+        self._links_due = math.inf
         self._placed: dict[int, int] = {}
         """Node by request, while it is under way."""
-        self._agenda: list[tuple[float, int, _Kind, int, object]] = []
+        self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
         self._steps = [0 for _ in nodes]
         """Number of the step that each node has on the agenda; older entries are void."""
         self._wakes = [engine.wake for engine in self._engines]
-        self._outcome = Outcome(requests=[0 for _ in nodes])
+        self._outcome = Outcome(requests=[0 for _ in nodes], fetched=self._fetcher.totals)
 
     def run(self, progress: Callable[[], None] = lambda: None) -> Outcome:
         """Every request to its end. `progress` is called once for each."""
         for node in range(self._setup.nodes):
-            self._at(HEARTBEAT_S * node / self._setup.nodes, _Kind.HEARTBEAT, node)
+            self._at(HEARTBEAT_S * node / self._setup.nodes, partial(self._beat, node))
         arrivals: Iterator[tuple[int, Record]] = enumerate(self._trace.records)
         following = next(arrivals, None)
         now = 0.0
@@ -109,18 +122,11 @@ class Cluster:
                     self._arrive(*following, now)
                     progress()
                     following = next(arrivals, None)
+                    self._watch()
                     continue
-            now, _, kind, node, detail = heapq.heappop(self._agenda)
-            if kind is _Kind.STEP:
-                if detail == self._steps[node]:
-                    self._step(node, now)
-            elif kind is _Kind.HEARTBEAT:
-                self._tell(node, [], [], now)
-                self._at(now + HEARTBEAT_S, _Kind.HEARTBEAT, node)
-            elif isinstance(detail, _Delivery):
-                self._deliver(detail, now)
-            elif isinstance(detail, Job):
-                self._submit(node, detail, now)
+            now, _, call = heapq.heappop(self._agenda)
+            call(now)
+            self._watch()
         return self._end(now)
 
     def _arrive(self, index: int, record: Record, now: float) -> None:
@@ -132,26 +138,28 @@ class Cluster:
         self._outcome.requests[node] += 1
         self._view.in_flight[node] += 1
         self._view.prefill_tokens[node] += job.prompt_tokens
-        if self._policy.shared_cache:
-            self._at(self._transferred(node, job, now), _Kind.SUBMIT, node, job)
-        else:
-            self._submit(node, job, now)
+        self._fetcher.submit(node, job, now)
 
-    def _transferred(self, node: int, job: Job, now: float) -> float:
-        """When a prompt's pages have come from the pool: one after the other, while the node computes other things."""
-        pages = self._caches[node].match(job.chain)
-        self._caches[node].release(pages)
-        profile, nodes = self._setup.profile, self._setup.nodes
-        size = len(pages) * self._setup.block_tokens * profile.kv_bytes * (nodes - 1) / nodes
-        begin = max(now, self._network_free_at[node])
-        self._network_free_at[node] = begin + size / profile.network_bytes_s
-        return self._network_free_at[node]
+    def _watch(self) -> None:
+        """Has the agenda hold the next change of what is on the links."""
+        due = self._fetcher.links.due
+        if due != self._links_due:
+            self._links_due = due
+            if due != math.inf:
+                self._at(due, self._fetch)
 
-    def _submit(self, node: int, job: Job, now: float) -> None:
-        self._engines[node].submit(job, now)
-        self._plan(node)
+    def _fetch(self, now: float) -> None:
+        if now == self._links_due:
+            self._links_due = math.inf  # The next change may be due at this very time.
+            self._fetcher.advance(now)
 
-    def _step(self, node: int, now: float) -> None:
+    def _beat(self, node: int, now: float) -> None:
+        self._tell(node, [], [], now)
+        self._at(now + HEARTBEAT_S, partial(self._beat, node))
+
+    def _step(self, node: int, number: int, now: float) -> None:
+        if number != self._steps[node]:
+            return
         engine = self._engines[node]
         # What was logged when the step was planned is true now that it has been computed.
         changes = self._logs[node].take()
@@ -175,22 +183,46 @@ class Cluster:
             self._wakes[node] = wake
             self._steps[node] += 1
             if wake != math.inf:
-                self._at(wake, _Kind.STEP, node, self._steps[node])
+                self._at(wake, partial(self._step, node, self._steps[node]))
 
     def _tell(self, node: int, changes: list[Change], finished: list[Job], now: float) -> None:
         outcomes = [
             Finished(
                 str(job.index),
                 len(job.chain.tokens),
-                job.cached * PAGE_TOKENS // self._setup.block_tokens,
+                self._pseudo(job.cached),
                 job.output_tokens,
                 job.started_at - job.arrived_at,
                 job.first_token_at - job.started_at,
+                self._pseudo(job.promoted),
+                job.fetch_s if job.promoted else 0.0,
+                self._pseudo(job.pulled),
+                job.fetch_s if job.pulled else 0.0,
             )
             for job in finished
         ]
-        delivery = _Delivery(node, changes, outcomes, self._engines[node].load(now))
-        self._at(now + self._delay, _Kind.DELIVERY, node, delivery)
+        delivery = _Delivery(node, changes, outcomes, self._load(node, now))
+        self._at(now + self._delay, partial(self._deliver, delivery))
+
+    def _load(self, node: int, now: float) -> Load:
+        load = self._engines[node].load(now)
+        host, setup = self._hosts[node], self._setup
+        if host is None and setup.link_bytes_s is None:
+            return load
+        tokens_s = PAGE_TOKENS / setup.block_tokens / setup.profile.kv_bytes
+        coming, going = self._fetcher.left(node, now)
+        return msgspec.structs.replace(
+            load,
+            tiers=load.tiers if host is None else (*load.tiers, host.stats()),
+            promote_rate=0.0 if host is None else setup.profile.host_bytes_s * tokens_s,
+            link_rate=(setup.link_bytes_s or 0.0) * tokens_s,
+            pulling_tokens=self._pseudo(coming),
+            lending_tokens=self._pseudo(going),
+        )
+
+    def _pseudo(self, tokens: float) -> int:
+        """As the router counts them: PAGE_TOKENS to a block."""
+        return int(tokens * PAGE_TOKENS / self._setup.block_tokens)
 
     def _deliver(self, delivery: _Delivery, now: float) -> None:
         node = delivery.node
@@ -217,5 +249,6 @@ class Cluster:
         outcome.evicted_pages = sum(log.evicted for log in self._logs)
         return outcome
 
-    def _at(self, when: float, kind: _Kind, node: int, detail: object = None) -> None:
-        heapq.heappush(self._agenda, (when, next(self._order), kind, node, detail))
+    def _at(self, when: float, call: Callable[[float], None]) -> None:
+        """`call` gets the time."""
+        heapq.heappush(self._agenda, (when, next(self._order), call))

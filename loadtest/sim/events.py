@@ -1,11 +1,18 @@
 """What a modelled node tells the router, in the order in which it happened, until it is applied to the index."""
 
+from typing import NamedTuple
+
 from trunkline.kernels.core import PrefixIndex
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import KEY_BYTES
 
-Change = tuple[bytes, bytes | None]
-"""Keys with the depths at which they were stored, or None where they were removed."""
+
+class Change(NamedTuple):
+    """Keys that were stored (`depths` and `tier`), moved (`tier`) or removed (neither)."""
+
+    keys: bytes
+    depths: bytes | None = None
+    tier: Tier | None = None
 
 
 class EventLog:
@@ -13,22 +20,24 @@ class EventLog:
 
     def __init__(self) -> None:
         self.evicted = 0
-        """Pages removed so far."""
+        """Pages that left the node so far."""
         self._stored_keys: list[bytes] = []
         self._stored_depths: list[bytes] = []
         self._changes: list[Change] = []
 
     def stored(self, keys: bytes, depths: bytes, tier: Tier) -> None:
+        """In the device tier: nothing is stored in another one first."""
         self._stored_keys.append(keys)
         self._stored_depths.append(depths)
+
+    def moved(self, keys: bytes, tier: Tier) -> None:
+        self._close()
+        self._changes.append(Change(keys, tier=tier))
 
     def removed(self, keys: bytes) -> None:
         self._close()
         self.evicted += len(keys) // KEY_BYTES
-        self._changes.append((keys, None))
-
-    def moved(self, keys: bytes, tier: Tier) -> None:
-        """There is one tier."""
+        self._changes.append(Change(keys))
 
     def cleared(self) -> None:
         """Nodes do not restart."""
@@ -41,14 +50,17 @@ class EventLog:
 
     def _close(self) -> None:
         if self._stored_keys:
-            self._changes.append((b"".join(self._stored_keys), b"".join(self._stored_depths)))
+            depths = b"".join(self._stored_depths)
+            self._changes.append(Change(b"".join(self._stored_keys), depths, Tier.DEVICE))
             self._stored_keys.clear()
             self._stored_depths.clear()
 
 
 def apply(changes: list[Change], node: int, index: PrefixIndex) -> None:
-    for keys, depths in changes:
-        if depths is None:
+    for keys, depths, tier in changes:
+        if tier is None:
             index.remove(node, keys)
+        elif depths is None:
+            index.move(node, keys, tier)
         else:
-            index.store(node, keys, depths, Tier.DEVICE)
+            index.store(node, keys, depths, tier)

@@ -1,12 +1,12 @@
 """A node's engine, modelled: continuous batching with chunked prefill over a real `PageCache`. No I/O, no clock.
 
-The caller drives it: `submit` a job, and call `step` when the time `wake` has come. Decodes come first in a step, then
-chunks of prefill in the order of `agent/engine/order.py`. A page stands for a block of the trace. A job is admitted
-when the pages for its whole prompt and reply are there, so nobody is preempted; pages of replies are never shared.
+The caller drives it: `submit` a job, say when pages that are fetched for it have `arrived`, and call `step` when the
+time `wake` has come. Decodes come first in a step, then chunks of prefill in the order of `agent/engine/order.py`. A
+page stands for a block of the trace. A job is admitted when the pages for its whole prompt and reply are there, so
+nobody is preempted; pages of replies are never shared.
 """
 
 import math
-from collections import deque
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
@@ -29,13 +29,17 @@ class Job:
         "chain",
         "computed",
         "expected",
+        "fetch_s",
         "finished_at",
         "first_token_at",
         "generated",
         "index",
         "output_tokens",
         "pages",
+        "promoted",
         "prompt_tokens",
+        "pull_from",
+        "pulled",
         "session",
         "started_at",
     )
@@ -50,8 +54,14 @@ class Job:
         self.session = session
         self.arrived_at = arrived_at
         self.started_at = self.first_token_at = self.finished_at = 0.0
+        self.pull_from: int | None = None
+        """A node that holds more of its prefix; set by the policy."""
         self.expected = 0
-        """Prompt tokens in the cache when it joined the queue."""
+        """Prompt tokens in the cache, or on their way to it, when it joined the queue."""
+        self.promoted = self.pulled = 0
+        """Prompt tokens that came for it from the host tier, and from another node."""
+        self.fetch_s = 0.0
+        """Until they were there."""
         self.cached = 0
         """Prompt tokens in the cache when it was admitted: these are not computed."""
         self.computed = 0
@@ -77,7 +87,9 @@ class EngineModel:
         self._cache = cache
         self._block_tokens = block_tokens
         self._patience = patience
-        self._waiting: deque[Job] = deque()
+        self._waiting: list[Job] = []
+        self._fetching: set[Job] = set()
+        """Jobs whose pages are on their way."""
         self._prefills: list[Job] = []
         self._decodes: list[Job] = []
         self._context = 0
@@ -91,16 +103,23 @@ class EngineModel:
         self._utilization = Meter(_RATE_WINDOW_S)
         self._told_busy = self._told_at = 0.0
 
-    def submit(self, job: Job, now: float) -> None:
-        """To the end of the queue. The prefix that it finds now is touched, as the built-in engine does."""
-        pages = self._cache.match(job.chain)
-        self._cache.release(pages)
-        job.expected = len(pages) * self._block_tokens
-        self._waiting.append(job)
+    def submit(self, job: Job, now: float, *, ready: bool = True) -> None:
+        """Into the queue; not `ready`: it is passed over until it has `arrived`."""
+        if ready:
+            self._waiting.append(job)
+            self._join(now)
+        else:
+            self._fetching.add(job)
+
+    def arrived(self, job: Job, now: float) -> None:
+        """Its pages have come: it takes the place in the queue that it would have had."""
+        self._fetching.remove(job)
+        self.submit(job, now)
+
+    def freed(self, now: float) -> None:
+        """Pages that others held are evictable again."""
         if self.wake == _IDLE:
             self._begin(now)
-        elif self._steps > 1:
-            self._cut(now)
 
     def step(self) -> None:
         """The step in progress ends, at `wake`, and the next one begins."""
@@ -127,7 +146,7 @@ class EngineModel:
             self._told_busy, self._told_at = busy, now
         return Load(
             running=len(self._prefills) + len(self._decodes),
-            waiting=len(self._waiting),
+            waiting=len(self._waiting) + len(self._fetching),
             backlog_tokens=int(self.backlog() * scale),
             max_running=self._profile.max_running,
             prefill_rate=self._prefill_rate.rate * scale,
@@ -139,7 +158,14 @@ class EngineModel:
         """Prompt tokens accepted, not expected from the cache, and not computed when the step in progress began."""
         planned = sum(count for _, count in self._chunks)
         prefills = sum(job.prompt_tokens - job.computed for job in self._prefills)
-        return planned + prefills + sum(job.prompt_tokens - job.expected for job in self._waiting)
+        return planned + prefills + sum(job.prompt_tokens - job.expected for job in (*self._waiting, *self._fetching))
+
+    def _join(self, now: float) -> None:
+        """Somebody joined the queue: a stretch of decode ends, an idle engine begins."""
+        if self.wake == _IDLE:
+            self._begin(now)
+        elif self._steps > 1:
+            self._cut(now)
 
     def _begin(self, now: float) -> None:
         """Plans the next step."""

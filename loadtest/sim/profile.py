@@ -44,7 +44,9 @@ class Profile:
     kv_bytes: int
     """KV of one token."""
     network_bytes_s: float
-    """Into one node from the others."""
+    """Of one node's link to the others, in each direction."""
+    host_bytes_s: float
+    """From host memory to the device."""
     replies: bool = True
     """False: a reply is its first token, and decode is left out."""
 
@@ -108,7 +110,8 @@ def fit(base: Profile, steps: Sequence[Step], seconds: Sequence[float]) -> Profi
 # H100 SXM: 989 TFLOP/s of dense bf16, 3.35 TB/s of HBM3, 80 GB (NVIDIA H100 data sheet). Model shapes: the model cards'
 # config.json. Matrix products at 55 % of peak on one GPU and 45 % on four; prefill attention at 600 TFLOP/s
 # (FlashAttention-3 paper, causal, head_dim 128, long sequences), 550 on four; memory at 80 % of its bandwidth, 75 % on
-# four. Step budget and batch: vLLM's defaults for this GPU when serving. Network: one 200 Gbit/s link per GPU.
+# four. Step budget and batch: vLLM's defaults for this GPU when serving. Network: one 200 Gbit/s link per GPU. Host
+# memory: PCIe 5.0 x16 for each GPU, 64 GB/s of which about 55 remain for large copies.
 # These are derived, not measured here.
 _LLAMA_8B = Profile(
     name="llama-8b-h100",
@@ -122,6 +125,7 @@ _LLAMA_8B = Profile(
     cache_tokens=390_000,  # 0.9 x 80 GB less weights and 5 GB of activations
     kv_bytes=131_072,  # 2 x 32 layers x 8 heads x 128 x 2 bytes
     network_bytes_s=25e9,
+    host_bytes_s=55e9,
 )
 _LLAMA_70B = Profile(
     name="llama-70b-4xh100",
@@ -135,6 +139,7 @@ _LLAMA_70B = Profile(
     cache_tokens=400_000,  # 0.9 x 320 GB less weights and 16 GB of activations
     kv_bytes=327_680,  # 2 x 80 layers x 8 heads x 128 x 2 bytes
     network_bytes_s=100e9,
+    host_bytes_s=220e9,
 )
 # One prompt after the other and no decode: the textbook model, for reasoning about queues alone.
 _FIFO_PREFILL = Profile(
@@ -149,6 +154,7 @@ _FIFO_PREFILL = Profile(
     cache_tokens=400_000,
     kv_bytes=327_680,
     network_bytes_s=100e9,
+    host_bytes_s=220e9,
     replies=False,
 )
 

@@ -31,8 +31,15 @@ class Row:
     """Standard deviation over the nodes, divided by their mean."""
     tokens_per_s: float
     """Prompt and reply tokens, cached ones included, from the first arrival to the last token."""
+    pulls: int
+    pulled_share: float
+    """Pulled tokens, as a share of prompt tokens."""
+    vain_pulls: float
+    """Share of the pulls that brought less than computing would have."""
+    promoted_share: float
+    """Tokens from the host tier, as a share of prompt tokens."""
     evictions: int
-    """Pages, of one block each."""
+    """Pages, of one block each, that left every tier of a node."""
     requests: int
     seconds: float
 
@@ -40,6 +47,7 @@ class Row:
     def of(cls, trace: str, policy: str, outcome: Outcome, ideal: Pooled) -> Self:
         ttft = sorted(outcome.ttft_s)
         mean_work = statistics.fmean(outcome.work_s)
+        fetched = outcome.fetched
         return cls(
             trace=trace,
             policy=policy,
@@ -53,6 +61,10 @@ class Row:
             work_max_over_mean=max(outcome.work_s) / mean_work if mean_work else 1.0,
             work_cv=statistics.pstdev(outcome.work_s) / mean_work if mean_work else 0.0,
             tokens_per_s=(outcome.prompt_tokens + outcome.output_tokens) / outcome.seconds if outcome.seconds else 0.0,
+            pulls=fetched.pulls,
+            pulled_share=fetched.pulled_tokens / outcome.prompt_tokens,
+            vain_pulls=fetched.vain_pulls / fetched.pulls if fetched.pulls else 0.0,
+            promoted_share=fetched.promoted_tokens / outcome.prompt_tokens,
             evictions=outcome.evicted_pages,
             requests=len(ttft),
             seconds=outcome.seconds,
@@ -82,6 +94,7 @@ def table(title: str, rows: list[Row]) -> Table:
         "max/mean",
         "CV",
         "tok/s",
+        "pulls",
         "evicted",
     ):
         result.add_column(name, justify="right")
@@ -98,6 +111,7 @@ def table(title: str, rows: list[Row]) -> Table:
             f"{row.work_max_over_mean:.3f}",
             f"{row.work_cv:.3f}",
             f"{row.tokens_per_s:,.0f}",
+            f"{row.pulls:,}",
             f"{row.evictions:,}",
         )
     return result

@@ -19,6 +19,8 @@ class Choice(NamedTuple):
     """Whether the node has no events, and claims are all that is known of it."""
     matched: int
     uncached: int
+    pull_from: Node | None = None
+    """A node that holds more of the prefix, for this one to pull it from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def _trace(folder: Path) -> Path:
 
 
 def test_a_killed_worker_is_one_clear_line(tmp_path: Path) -> None:
-    scenario = Scenario(2, "llama-8b-h100", None, None, 0.05, 512, 0, skip_bad=False)
+    scenario = Scenario(2, "llama-8b-h100", None, 0, None, None, 0.05, 512, 0, skip_bad=False)
     prepared = prepare(_trace(tmp_path), scenario)
     seen: list[int] = []
 

@@ -4,7 +4,9 @@ from array import array
 import pytest
 
 from trunkline.loadtest.sim.cluster import Cluster, Outcome
+from trunkline.loadtest.sim.node import Job
 from trunkline.loadtest.sim.policies import POLICIES, Setup
+from trunkline.loadtest.sim.policies.plain import RoundRobin
 from trunkline.loadtest.sim.pooled import pooled
 from trunkline.loadtest.sim.profile import PROFILES
 from trunkline.loadtest.sim.trace import Record, Trace
@@ -52,11 +54,61 @@ def test_one_node_with_time_enough_finds_what_a_pooled_cache_finds() -> None:
 def test_a_pool_of_all_nodes_is_shared_at_the_cost_of_the_network() -> None:
     trace = _trace(requests=100, gap=60.0)
     ideal = pooled(trace, PROFILE, 4 * 400)
-    shared, apart = _run(trace, "global_pool_rr", nodes=4), _run(trace, "round_robin", nodes=4)
+    shared, apart = _run(trace, "global_pool_rr", nodes=4, link=2e9), _run(trace, "round_robin", nodes=4)
     assert shared.cached_tokens == ideal.cached_tokens > apart.cached_tokens
     alone = _run(trace, "round_robin", nodes=1)
-    transfer = ideal.cached_tokens * PROFILE.kv_bytes * 3 / 4 / PROFILE.network_bytes_s
-    assert sum(shared.ttft_s) == pytest.approx(sum(alone.ttft_s) + transfer)
+    transfer = ideal.cached_tokens * PROFILE.kv_bytes * 3 / 4 / 2e9
+    assert sum(alone.ttft_s) < sum(shared.ttft_s) < sum(alone.ttft_s) + transfer  # some of it while they compute
+    assert shared.fetched.pulled_tokens == shared.cached_tokens
+
+
+class _PullingRoundRobin(RoundRobin):
+    """Pulls from the node that holds most of the prompt."""
+
+    def place(self, job: Job, now: float) -> int:
+        held = self.view.matched(job)
+        job.pull_from = held.index(max(held))
+        return super().place(job, now)
+
+
+@pytest.fixture
+def _pulling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "pulling", _PullingRoundRobin)
+
+
+@pytest.mark.usefixtures("_pulling")
+def test_nodes_that_pull_find_what_a_pooled_cache_finds() -> None:
+    trace = _trace(requests=100, gap=60.0)
+    ideal = pooled(trace, PROFILE, 400)
+    fast, slow, off = (_run(trace, "pulling", nodes=4, link=link) for link in (25e9, 5e9, None))
+    assert fast.cached_tokens == slow.cached_tokens == ideal.cached_tokens > off.cached_tokens
+    assert sum(fast.ttft_s) < sum(slow.ttft_s) < sum(off.ttft_s)
+    assert (fast.fetched.vain_pulls, off.fetched.pulls) == (0, 0)
+    assert 0 < fast.fetched.pulled_tokens < fast.cached_tokens
+    # A link on which computing is faster is not used.
+    assert _run(trace, "pulling", nodes=4, link=1e6).fetched.pulls == 0
+
+
+@pytest.mark.usefixtures("_pulling")
+def test_a_fleet_that_pulls_under_load_loses_nothing() -> None:
+    trace = _trace(requests=200, gap=0.02)
+    outcome = _run(trace, "pulling", nodes=4, pages=60, host=100, link=3e9)
+    assert len(outcome.e2e_s) == 200
+    assert outcome.fetched.pulls > 0
+    assert outcome.fetched.promoted_tokens > 0
+    assert outcome.fetched.pulled_tokens + outcome.fetched.promoted_tokens <= outcome.prompt_tokens
+    assert outcome == _run(trace, "pulling", nodes=4, pages=60, host=100, link=3e9)
+
+
+def test_a_host_tier_keeps_what_the_device_evicts() -> None:
+    trace = _trace(requests=100, gap=60.0)
+    ideal = pooled(trace, PROFILE, 400)
+    small, tiered, large = (
+        _run(trace, "round_robin", nodes=1, pages=pages, host=host) for pages, host in ((60, 0), (60, 400), (400, 0))
+    )
+    assert small.cached_tokens < tiered.cached_tokens == large.cached_tokens == ideal.cached_tokens
+    assert (tiered.evicted_pages, large.fetched.promoted_tokens) == (0, 0)
+    assert sum(large.ttft_s) <= sum(tiered.ttft_s) < sum(small.ttft_s)
 
 
 def test_events_are_known_only_after_the_delay() -> None:
@@ -104,9 +156,18 @@ def _trace(requests: int, gap: float) -> Trace:
 
 
 def _run(
-    trace: Trace, policy: str, *, nodes: int, pages: int = 400, seed: int = 0, delay: float = 0.05, stretch: float = 1.0
+    trace: Trace,
+    policy: str,
+    *,
+    nodes: int,
+    pages: int = 400,
+    host: int = 0,
+    link: float | None = None,
+    seed: int = 0,
+    delay: float = 0.05,
+    stretch: float = 1.0,
 ) -> Outcome:
-    setup = Setup(nodes, PROFILE, pages * BLOCK, BLOCK, seed)
+    setup = Setup(nodes, PROFILE, pages * BLOCK, BLOCK, seed, host_tokens=host * BLOCK, link_bytes_s=link)
     return Cluster(trace, policy, setup, stretch=stretch, report_delay=delay).run()
 
 

@@ -25,6 +25,7 @@ PROFILE = Profile(
     cache_tokens=BLOCK * 100,
     kv_bytes=1,
     network_bytes_s=1.0,
+    host_bytes_s=1.0,
 )
 # Gaps that never add up to a moment at which a step ends: there rounding would decide what the next one holds.
 _gaps = st.integers(0, 300).map(lambda gap: gap * 0.0103717)

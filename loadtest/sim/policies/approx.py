@@ -36,6 +36,6 @@ class AssumedCache:
         return new
 
 
-def match_ratio(matched: int, job: Job) -> float:
+def match_ratio(matched: float, job: Job) -> float:
     """Share of the prompt's whole blocks."""
     return matched / len(job.chain.keys) if job.chain.keys else 0.0

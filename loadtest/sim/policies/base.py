@@ -24,6 +24,10 @@ class Setup:
     seed: int
     patience: float = 0.0
     """Order of prefill on the nodes; see `agent/engine/order.py`."""
+    host_tokens: int = 0
+    """Of one node's host tier."""
+    link_bytes_s: float | None = None
+    """Between nodes, of each one's link and in each direction; None: they do not pull from each other."""
 
 
 class View:
@@ -40,12 +44,13 @@ class View:
         self.index = PrefixIndex()
         """Which node holds which pages, from the events that have arrived."""
 
-    def matched(self, job: Job) -> list[int]:
-        """Leading blocks of the prompt that each node held, as far as events have arrived."""
-        matched = [0] * len(self.in_flight)
-        flat = memoryview(self.index.match(array("Q", job.chain.keys))).cast("I")
-        for at in range(0, len(flat), 4):
-            matched[flat[at]] = flat[at + 1] // PAGE_TOKENS
+    def matched(self, job: Job, host_credit: float = 1.0) -> list[float]:
+        """Leading blocks of the prompt that each node held, as far as events have arrived; `host_credit` for each one
+        that is in its host tier."""
+        matched = [0.0] * len(self.in_flight)
+        flat = iter(memoryview(self.index.match(array("Q", job.chain.keys))).cast("I"))
+        for node, device, host, _ in zip(flat, flat, flat, flat, strict=True):
+            matched[node] = (device + host_credit * host) / PAGE_TOKENS
         return matched
 
 
@@ -61,7 +66,7 @@ class Policy:
         self.chance = random.Random(setup.seed)
 
     def place(self, job: Job, now: float) -> int:
-        """The node. The request is sent there at once."""
+        """The node. The request is sent there at once. `job.pull_from` may be set to another node, which holds more."""
         raise NotImplementedError
 
     def begun(self, job: Job, node: int, now: float) -> None:

@@ -5,6 +5,8 @@ from collections import Counter
 from trunkline.loadtest.sim.node import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View, least
 
+_HOST_CREDIT = 0.75
+
 
 class DynamoKv(Policy):
     """`scale` weighs prefill against decode. A block is a block of the trace: both terms scale alike."""
@@ -21,7 +23,7 @@ class DynamoKv(Policy):
         block_tokens = self.setup.block_tokens
         keys = job.chain.keys
         costs = []
-        for node, overlap in enumerate(self.view.matched(job)):
+        for node, overlap in enumerate(self.view.matched(job, _HOST_CREDIT)):
             raw = (self.view.prefill_tokens[node] + job.prompt_tokens) / block_tokens
             active = self._active[node]
             new = sum(key not in active for key in keys) + 1

@@ -10,6 +10,7 @@ from trunkline.shared.wire import Load
 _LRU_TOKENS = 31_250 * 16
 """Of one pod: 31,250 blocks of vLLM's 16 tokens."""
 _QUEUE_THRESHOLD = 128
+_HOST_WEIGHT = 0.8
 
 
 class LlmdPrecise(Policy):
@@ -19,7 +20,9 @@ class LlmdPrecise(Policy):
         queues = queue_scores([report.waiting for report in self.view.reports])
         scores = [
             2 * match_ratio(matched, job) + (1 - usage(report)) + queue
-            for matched, report, queue in zip(self.view.matched(job), self.view.reports, queues, strict=True)
+            for matched, report, queue in zip(
+                self.view.matched(job, _HOST_WEIGHT), self.view.reports, queues, strict=True
+            )
         ]
         return least([-score for score in scores], self.chance)
 

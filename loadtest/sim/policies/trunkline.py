@@ -49,6 +49,7 @@ class Trunkline(Policy):
         self._now = now
         placement = self.scheduler.place(Prompt(MODEL, job.chain.tokens), "", self._nodes)
         choice = placement.choice(0)
+        job.pull_from = None if choice.pull_from is None else choice.pull_from.index
         self._tickets[job.index] = self.scheduler.start(choice, placement, str(job.index))
         return choice.node.index
 
