@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 RUST := $(shell find kernels/core -name '*.rs' -not -path '*/target/*') kernels/core/Cargo.toml kernels/core/Cargo.lock
 PORT ?= 8000
+AGENT_PORT ?= 8100
 AGENTS ?= 2
 
 .PHONY: setup up test lint bench lock clean
@@ -29,7 +30,7 @@ $(VENV)/.ready: $(VENV)/.packages pyproject.toml $(RUST)
 	@touch $@
 
 up: setup
-	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT)
+	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT) --agent-port $(AGENT_PORT)
 
 test: setup
 	cargo test --quiet --manifest-path kernels/core/Cargo.toml --no-default-features --locked

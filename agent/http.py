@@ -70,19 +70,19 @@ class ClusterSecret:
     """Who may call `/v1/*` and learn where the events are, and whose word on the tenant's salt counts."""
 
     def __init__(self, secret: str | None) -> None:
-        """`secret`: None if the node belongs to no cluster; then everybody may call, without a salt."""
+        """`secret`: None if the node belongs to no cluster; then everybody may call, but nobody who counts on one."""
         self._secret = secret.encode() if secret is not None else None
 
     def salt(self, request: Request) -> str:
         """The tenant's salt (hex). Raises RequestError 401 for a caller that does not know the secret."""
+        given = request.headers.get(HEADER_CLUSTER)
         if self._secret is None:
+            if given is not None:  # A router that believes its tenants apart would not be told that they are not.
+                raise RequestError(f"this node has no cluster secret to compare {HEADER_CLUSTER} with", status=401)
             return ""
-        given = request.headers.get(HEADER_CLUSTER, "").encode("latin-1")
-        if not hmac.compare_digest(given, self._secret):
-            raise RequestError(
-                f"this node serves its cluster only: {HEADER_CLUSTER} is missing or wrong",
-                status=401,
-            )
+        if not hmac.compare_digest((given or "").encode("latin-1"), self._secret):
+            reason = f"this node serves its cluster only: {HEADER_CLUSTER} is missing or wrong"
+            raise RequestError(reason, status=401)
         salt = request.headers.get(HEADER_SALT, "")
         if not _SALT.fullmatch(salt):
             raise RequestError(f"{HEADER_SALT}: not a hex string of at most 64 digits", param=HEADER_SALT)

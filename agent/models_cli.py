@@ -1,5 +1,6 @@
 """`trunkline models`: named models on this machine."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -34,12 +35,37 @@ def pull(name: _Name = registry.DEFAULT) -> None:
 
 @models.command()
 def path(name: _Name = registry.DEFAULT) -> None:
-    """Print where a model is. Also takes a folder or a .gguf file, and checks it."""
-    print(registry.resolve(name))
+    """Print where a model is. Also takes a folder or a .gguf file, and checks that it is a whole model."""
+    where = registry.resolve(name)
+    if name not in registry.MODELS:  # A named model was verified when it was pulled.
+        # Imported here: torch takes seconds.
+        from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+        from trunkline.agent.engine.builtin.weights import open_weights
+
+        open_weights(where)
+        load_tokenizer(where)
+    print(where)
+
+
+class _Stages:
+    """Prints each stage of a download once."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._shown = ""
+
+    def show(self, stage: str, _: int, total: int) -> None:
+        if stage != self._shown:
+            self._shown = stage
+            print(f"{self._name}: {stage}, {total / 1e6:.0f} MB", file=sys.stderr, flush=True)
 
 
 def pull_with_progress(name: str) -> None:
-    """Downloads a named model, with a progress bar on stderr."""
+    """Downloads a named model, with a progress bar on stderr; where that is no terminal, with a line per stage."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        registry.pull(name, _Stages(name).show)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -47,7 +73,7 @@ def pull_with_progress(name: str) -> None:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"{name}: waiting", total=None)
         registry.pull(
             name,

@@ -32,7 +32,7 @@ def router(
 ) -> None:
     """Route requests over nodes: agents, or any servers that speak OpenAI's API.
 
-    TRUNKLINE_ADMIN_TOKEN opens /admin to clients on other hosts that send it as a bearer token.
+    TRUNKLINE_ADMIN_TOKEN, if set, is what /admin wants as a bearer token; else it answers this host alone.
     """
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--log-level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
@@ -59,11 +59,14 @@ def router(
 
 
 def status(
-    url: Annotated[str, typer.Option(help="Base URL of the router.")] = f"http://127.0.0.1:{ROUTER_PORT}",
+    url: Annotated[str, typer.Option(help="Base URL of the router, or host:port.")] = f"http://127.0.0.1:{ROUTER_PORT}",
     watch: Annotated[bool, typer.Option(help="Keep showing it, once a second, until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option(help="The router's JSON as it is.")] = False,
 ) -> None:
-    """Show nodes, summaries, pages per tier, hit rates and load."""
+    """Show nodes, summaries, pages per tier, hit rates and load.
+
+    TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it.
+    """
     if watch and json:
         raise ConfigError("--watch and --json exclude each other")
     show(url, watch=watch, as_json=json, token=os.environ.get("TRUNKLINE_ADMIN_TOKEN"))

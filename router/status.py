@@ -16,8 +16,9 @@ _STATE_COLOURS = {"ready": "green", "joining": "yellow", "draining": "yellow", "
 
 
 def show(url: str, *, watch: bool, as_json: bool, token: str | None) -> None:
-    """Prints the state of the router at `url`. Raises TrunklineError if it does not tell."""
+    """Prints the state of the router at `url`; `host:port` will do. Raises TrunklineError if it does not tell."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    url = url if "://" in url else f"http://{url}"
     try:
         client = httpx.Client(base_url=url, headers=headers, timeout=5.0)
     except (httpx.InvalidURL, ValueError) as error:

@@ -1,7 +1,8 @@
 """The `trunkline` command: finds its subcommands by entry point, turns expected errors into one line."""
 
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
+from typing import Annotated
 
 import typer
 
@@ -22,6 +23,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
+    app.callback()(_root)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             command = entry.load()
@@ -32,6 +34,17 @@ def build() -> typer.Typer:
         else:
             app.command(entry.name)(command)
     return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"trunkline {version('trunkline')}")
+        raise typer.Exit
+
+
+def _root(
+    show: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+) -> None: ...
 
 
 def _missing(error: ModuleNotFoundError) -> typer.Typer:

@@ -142,7 +142,8 @@ class Cluster:
         return task.result() if task.done() else None
 
     async def _stop(self) -> None:
-        await asyncio.gather(self._router.stop(), *(child.stop() for child in self._agents))
+        await self._router.stop()  # First: it would take agents that leave for failures.
+        await asyncio.gather(*(child.stop() for child in self._agents))
         _say("up", "stopped")
 
     def _on_signal(self) -> None:

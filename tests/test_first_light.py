@@ -48,6 +48,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         _await_ready(url, process, log)
         yield Cluster(url, process)
     finally:
+        before = len(log.read_text())
         process.send_signal(signal.SIGINT)
         try:
             status = process.wait(60)
@@ -55,6 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             process.kill()
     assert status == 0, log.read_text()[-4000:]
     assert "Traceback" not in log.read_text()
+    assert "WARNING" not in log.read_text()[before:], "a clean end alarms nobody"
 
 
 @pytest.mark.timeout(300)

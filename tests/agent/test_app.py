@@ -342,6 +342,21 @@ def test_models_info_and_metrics(text_model: TextModel) -> None:
     run(FakeEngine(), text_model, test)
 
 
+def test_a_router_with_a_secret_is_refused_by_a_node_without(text_model: TextModel) -> None:
+    engine = FakeEngine()
+
+    async def test(client: httpx.AsyncClient) -> None:
+        proof = {HEADER_CLUSTER: SECRET, HEADER_SALT: "ab"}
+        refused = await client.post("/v1/completions", json=COMPLETION, headers=proof)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, None)
+        known = await client.get(INFO_PATH, headers=proof)
+        assert known.status_code == 401
+        assert HEADER_CLUSTER in known.json()["error"]["message"], "what routers know the reason by"
+        assert not engine.generations
+
+    run(engine, text_model, test)
+
+
 def test_the_cluster_secret(text_model: TextModel, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     engine = FakeEngine()
@@ -351,7 +366,6 @@ def test_the_cluster_secret(text_model: TextModel, caplog: pytest.LogCaptureFixt
         async with served(engine, text_model, secret=SECRET) as client:
             for headers in ({}, {HEADER_CLUSTER: "wrong"}, {HEADER_CLUSTER: SECRET[:-1]}, {HEADER_SALT: "ab"}):
                 answer = await client.post("/v1/completions", json=COMPLETION, headers=headers)
-                assert answer.status_code == 401
                 assert answer.status_code == 401
             for path in ("/v1/models", INFO_PATH):
                 assert (await client.get(path)).status_code == 401
@@ -371,7 +385,7 @@ def test_without_a_secret_nobody_s_word_on_the_salt_counts(text_model: TextModel
     engine = FakeEngine()
 
     async def test(client: httpx.AsyncClient) -> None:
-        await client.post("/v1/completions", json=COMPLETION, headers={HEADER_CLUSTER: "x", HEADER_SALT: "00ff"})
+        await client.post("/v1/completions", json=COMPLETION, headers={HEADER_SALT: "00ff"})
         assert [g.salt for g in engine.generations] == [""]
 
     run(engine, text_model, test)

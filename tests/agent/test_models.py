@@ -227,6 +227,21 @@ def test_the_command(tiny: NamedModel) -> None:
     assert "no" in runner.invoke(command, ["list"]).stdout
     pulled = runner.invoke(command, ["pull", "tiny"])
     assert (pulled.exit_code, pulled.stdout.strip()) == (0, str(models.location(tiny)))
+    stages = [line.partition(",")[0] for line in pulled.stderr.splitlines()]
+    assert stages == ["tiny: download", "tiny: verify", "tiny: extract"]
     assert "yes" in runner.invoke(command, ["list"]).stdout
     assert runner.invoke(command, ["path", "tiny"]).stdout.strip() == str(models.location(tiny))
     assert isinstance(runner.invoke(command, ["path", "huge"]).exception, ConfigError)
+
+
+def test_the_path_command_checks_what_it_prints(model_path: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert runner.invoke(command, ["path", str(model_path)]).stdout.strip() == str(model_path)
+    cut = tmp_path / "cut.gguf"
+    with model_path.open("rb") as whole:
+        cut.write_bytes(whole.read(5_000_000))
+    error = runner.invoke(command, ["path", str(cut)]).exception
+    assert isinstance(error, ConfigError)
+    assert "not a whole GGUF file" in str(error)
+    (tmp_path / "config.json").write_text("{}")
+    assert isinstance(runner.invoke(command, ["path", str(tmp_path)]).exception, ConfigError)

@@ -162,6 +162,7 @@ def test_command_serves_until_sigterm() -> None:
         (ROUTER, ["--node", "http://127.0.0.1:1", "--log-level", "loud"], "loud"),
         (ROUTER, ["--node", "http://127.0.0.1:1", "--tenants", "/nowhere.toml"], "cluster secret"),
         (STATUS, ["--url", "http://127.0.0.1:1"], "no router answers"),
+        (STATUS, ["--url", "127.0.0.1:1"], "no router answers at http://127.0.0.1:1"),
     ],
 )
 def test_bad_flags_raise_an_error_of_ours(code: str, arguments: list[str], says: str) -> None:

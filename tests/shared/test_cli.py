@@ -48,3 +48,11 @@ def test_a_module_of_our_own_that_is_missing_is_a_defect(run: pytest.MonkeyPatch
     entries(run, "trunkline.nothing")
     with pytest.raises(ModuleNotFoundError):
         cli.main()
+
+
+def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["trunkline", "--version"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"trunkline {importlib.metadata.version('trunkline')}\n"
