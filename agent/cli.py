@@ -103,5 +103,6 @@ def _start_logging(level: str) -> None:
     if number is None:
         raise ConfigError(f"--log-level: {level!r} is not one of debug, info, warning, error")
     logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("uvicorn", "httpx", "httpcore", "asyncio"):
+    logging.getLogger("uvicorn").setLevel(max(number, logging.ERROR))  # Its warnings are of what clients send.
+    for chatty in ("httpx", "httpcore", "asyncio"):
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))

@@ -8,6 +8,7 @@ whose turn has not come.
 import asyncio
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
@@ -52,6 +53,8 @@ class EdgeProtocol(HttpToolsProtocol):
         """What is being answered: an `Exchange` or uvicorn's cycle."""
         self._in_head = False
         self._head_bytes = 0
+        self._in_bulk = False
+        """So much came in one read that a head in it may be over its limit."""
         self._ahead = 0
         self._deaf = False
         """Nothing more is read as HTTP: the connection ends once what is under way is written."""
@@ -77,21 +80,20 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         in_head = self._in_head
+        self._in_bulk = len(data) > self._context.settings.max_head_bytes
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
-            log.error("a request failed in the router itself", exc_info=error.__context__)
-            self._reject(RequestError("the router failed on this request", status=500, kind="internal_error"))
+            self._reject(_refusal(error.__context__))
         except httptools.HttpParserError as error:
-            self._reject(RequestError(f"not a valid HTTP/1.1 request: {error}"))
+            self._reject(_refusal(error))
         except httptools.HttpParserUpgrade:
             self._reject(_upgrade_refused())
         else:
             if in_head and self._in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > self._context.settings.max_head_bytes:
-                    limit = self._context.settings.max_head_bytes
-                    self._reject(RequestError(f"headers are over the limit of {limit} bytes", status=431))
+                    self._reject(self._head_too_large())
             if self.pipeline:
                 self._ahead += len(data)
                 if self._ahead > _MAX_AHEAD:
@@ -139,6 +141,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if self._in_bulk:
+            size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if size > self._context.settings.max_head_bytes:
+                raise self._head_too_large()
         parser = self.parser
         read = HOT.get(self.url.partition(b"?")[0]) if parser.get_method() == b"POST" else None
         if read is None:
@@ -246,10 +252,15 @@ class EdgeProtocol(HttpToolsProtocol):
         else:
             body = msgspec.json.encode(error.body())
             self.transport.write(
-                b"HTTP/1.1 %d Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"connection: close\r\n\r\n%b" % (error.status, len(body), body)
+                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%b"
+                % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)
             )
             self._close()
+
+    def _head_too_large(self) -> RequestError:
+        limit = self._context.settings.max_head_bytes
+        return RequestError(f"headers are over the limit of {limit} bytes", status=431)
 
     def _close(self) -> None:
         """Ends the connection so that the client can read what was written even while it is still sending."""
@@ -261,6 +272,16 @@ class EdgeProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
+
+
+def _refusal(error: BaseException | None) -> RequestError:
+    """Why the parser stopped, or a callback of it."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, httptools.HttpParserError):
+        return RequestError(f"not a valid HTTP/1.1 request: {error}")
+    log.error("a request failed in the router itself", exc_info=error)
+    return RequestError("the router failed on this request", status=500, kind="internal_error")
 
 
 def _upgrade_refused() -> RequestError:

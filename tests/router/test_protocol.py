@@ -218,9 +218,14 @@ def test_slow_body_slow_head_and_idle_connections_end() -> None:
         (b"POST /v1/chat/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
         (b"POST /v1/chat/completions HTTP/1.1\r\nbad header\r\n\r\n", 400),
         (b"POST /v1/chat/completions HTTP/1.1\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n", 400),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"GET http:// HTTP/1.1\r\nhost: x\r\n\r\n", 400),
+        (b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n", 431),
+        (b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 100_000 + b"\r\n\r\n", 431),
+        (b"POST /v1/completions HTTP/1.1\r\nx: " + b"a" * 100_000 + b"\r\ncontent-length: 2\r\n\r\n{}", 431),
     ],
 )
-def test_what_is_not_http_gets_400(raw: bytes, status: int) -> None:
+def test_what_is_not_http_or_has_no_end_is_refused(caplog: pytest.LogCaptureFixture, raw: bytes, status: int) -> None:
     async def scenario() -> None:
         async with FakeAgent("a") as agent, serving([agent]) as served:
             async with Client(served.port) as client:
@@ -228,6 +233,7 @@ def test_what_is_not_http_gets_400(raw: bytes, status: int) -> None:
                 assert (reply.status, reply.error["param"]) == (status, None)
                 assert await client.closed()
             await until(served.idle)
+        assert not [record for record in caplog.records if record.name == "trunkline.router.protocol"]
 
     run(scenario())
 
