@@ -35,6 +35,7 @@ def agent(
     name: Annotated[str, typer.Option(help="Name of this node. [default: host name and port]")] = "",
     kv_memory: Annotated[str, typer.Option(help="Memory for the KV cache, for example 512MiB.")] = "512MiB",
     pages: Annotated[int, typer.Option(min=0, help="KV pages, instead of --kv-memory. 0: as that says.")] = 0,
+    host_memory: Annotated[str, typer.Option(help="Memory for KV pages that --kv-memory has no room for.")] = "0",
     context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and output. 0: the model's.")] = 0,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Compute threads. 0: one per core.")] = 0,
     max_running: Annotated[int, typer.Option(min=1, help="Sequences in a batch.")] = _DEFAULTS.max_running,
@@ -64,6 +65,7 @@ def agent(
         replay_port=replay_port,
         kv_bytes=parse_bytes(kv_memory, "--kv-memory"),
         pages=pages or None,
+        host_bytes=0 if host_memory == "0" else parse_bytes(host_memory, "--host-memory"),
         context=context or None,
         threads=threads or None,
         limits=EngineLimits(

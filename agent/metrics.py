@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.engine.base import EngineStatus
 from trunkline.agent.node import Node, State
 from trunkline.shared.wire import Load
@@ -72,6 +73,23 @@ def _of_status(status: EngineStatus) -> Iterator[Metric]:
     yield _counter("preemptions", "Sequences that gave their pages to an older one", status.preemptions)
     yield _counter("failed_steps", "Steps that raised", status.failed_steps)
     yield _counter("failed_checks", "Idle checks that found pages unaccounted for", status.failed_checks)
+    yield from _of_tiers(status.tiers)
+
+
+def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
+    labels = ("source", "target")
+    moved = CounterMetricFamily("trunkline_agent_moved_pages", "Pages copied between tiers", labels=labels)
+    bad = CounterMetricFamily("trunkline_agent_bad_moves", "Pages not copied as they should", labels=labels)
+    speed = GaugeMetricFamily("trunkline_agent_move_pages_per_second", "While copying", labels=labels)
+    for route, counters in tiers.routes.items():
+        moved.add_metric(route, counters.pages)
+        bad.add_metric(route, counters.bad)
+        speed.add_metric(route, counters.pages_per_s)
+    yield from (moved, bad, speed)
+    yield _counter("fetches", "Requests for which pages were brought back from a lower tier", tiers.fetches)
+    yield _counter("late_fetches", "Fetches that took longer than computing would have", tiers.late_fetches)
+    yield _counter("skipped_pages", "Pages in lower tiers that were quicker to compute", tiers.skipped_pages)
+    yield _counter("urgent_pages", "Pages copied downwards while a request waited for room", tiers.urgent_pages)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -28,5 +28,5 @@ def check_room(wanted: int, what: str) -> None:
     if available is not None and wanted > available:
         raise ConfigError(
             f"out of memory: {what} need {wanted / 2**20:.0f} MiB, {available / 2**20:.0f} MiB are available; "
-            "give less with --kv-memory or --pages"
+            "give less with --kv-memory, --pages or --host-memory"
         )

@@ -24,6 +24,8 @@ class AgentSettings:
     """Memory for KV pages."""
     pages: int | None = None
     """Number of KV pages; goes before `kv_bytes`."""
+    host_bytes: int = 0
+    """Memory for KV pages of the host tier; 0: no such tier."""
     context: int | None = None
     """Tokens of prompt and output together. None: the model's, or what the pages hold if that is less."""
     threads: int | None = None

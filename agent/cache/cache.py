@@ -4,59 +4,62 @@ Life of a page: *private* to a sequence (`allocate`), resident under its key onc
 has the same prefix (`match`), idle when the last of them has let go (`release`), evicted when room is needed. The
 cache itself holds one reference to each resident page.
 
-Other tiers come behind this same interface; what is here is the device tier.
+With tiers below the device, idle pages are copied there before their room is needed, and `fetch` brings them back:
+see `migration.py`. What a sequence computes on is always on the device.
 """
 
 import logging
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
+from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.cache.entry import GONE, Entry
-from trunkline.agent.cache.eviction import EvictionOrder
-from trunkline.agent.cache.publisher import Publisher
+from trunkline.agent.cache.fetch import Fetch
+from trunkline.agent.cache.level import DeviceLevel
+from trunkline.agent.cache.lower import LowerTiers
+from trunkline.agent.cache.migration import Migration
 from trunkline.agent.cache.sink import SummarySink
-from trunkline.agent.cache.texts import TextKeys
 from trunkline.kernels.core import PagePool
-from trunkline.shared.names import PAGE_TOKENS, Tier
+from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import TierLoad
 
 log = logging.getLogger(__name__)
 
 
 class PageCache:
-    """Prefix map over a page pool. Used from the engine thread only; nothing here waits or locks, and the sink is
-    called from that thread too.
+    """Prefix map over the pages of all tiers. Used from the engine thread only; nothing here waits or locks, and the
+    sink is called from that thread too.
 
-    The set of resident keys is prefix-closed at all times, and so is what has been published.
-    `pool` is for the engine's `step_begin` and `step_end`; pages are taken and given back through the cache.
+    The set of resident keys is prefix-closed at all times, in each tier and over all, and so is what has been
+    published. `pool` is for the engine's `step_begin` and `step_end`; pages are taken and given back through the cache.
     """
 
-    def __init__(self, pages: int, sink: SummarySink) -> None:
-        """Raises ValueError for a number of pages that no pool can have."""
-        self.pool = PagePool(pages)
+    def __init__(self, pages: int, sink: SummarySink, lower: LowerTiers | None = None) -> None:
+        """`lower`: the tiers below the device. Raises ValueError for a number of pages that no pool can have."""
+        self._device = DeviceLevel(pages)
+        self.pool: PagePool = self._device.pool
         self.false_hits = 0
         """Matches that ended because a key was there, but not for these tokens after this parent."""
-        self._resident: list[Entry | None] = [None] * pages
-        self._by_key: dict[int, Entry] = {}
-        self._idle = 0
         self._releases = 0
-        self._eviction = EvictionOrder(self._resident, self.pool)
-        self._publisher = Publisher(sink, Tier.DEVICE)
-        self._texts = TextKeys(self._publisher)
+        self.prefill_rate = 0.0
+        """Tokens per second that the engine computes, as it says; 0: not known yet."""
+        self._catalog = Catalog(sink)
+        self._migration = Migration(self._catalog, self._device, lower) if lower else None
 
     def match(self, request: Chain) -> list[int]:
-        """Pages of the longest verified prefix, a reference taken on each.
+        """Pages of the longest verified prefix on the device, a reference taken on each.
 
         At least one token is left to compute, since the next one follows from its logits: a request of n tokens gets
-        at most (n - 1) // 16 pages.
+        at most (n - 1) // 16 pages. What follows in lower tiers, verified likewise, is noted for `fetch`.
         """
         entries: list[Entry] = []
         parent: Entry | None = None
         usable = max(0, len(request.tokens) - 1) // PAGE_TOKENS
-        find, namespace = self._by_key.get, request.namespace
+        find, namespace = self._catalog.entries.get, request.namespace
         for key, tokens in zip(islice(request.keys, usable), request.pages(), strict=False):
             entry = find(key)
             if entry is None:
@@ -69,10 +72,45 @@ class PageCache:
                 break
             entries.append(entry)
             parent = entry
-        pages = [entry.page for entry in entries]
-        self._share(pages)
-        self._follow(request, entries)
+        pages = [entry.page for entry in entries if entry.page != GONE]
+        request.below = entries[len(pages) :]
+        self._device.hold(pages)
+        self._follow(request, entries[: len(pages)])
         return pages
+
+    def fetch(self, chain: Chain) -> Fetch | None:
+        """Begins to bring back what `match` found below the device, as far as that is quicker than computing it.
+
+        None: nothing is to be brought back. Else see `awaits`.
+        """
+        if self._migration is None or not chain.below:
+            return None
+        return self._migration.fetch(chain.below, self.prefill_rate)
+
+    def awaits(self, fetch: Fetch) -> bool:
+        """Whether to wait for it: the pages are needed on the device now, and some are still on their way in time.
+        When it says no, `match` finds what came."""
+        return self._migration is not None and self._migration.awaits(fetch)
+
+    def turn(self) -> None:
+        """Between steps: takes over what was moved, and moves what should be. Never waits."""
+        if self._migration is not None:
+            self._migration.turn()
+            self._catalog.flush()
+
+    def on_landed(self, wake: Callable[[], None]) -> None:
+        """`wake` is called from other threads when there is something for `turn`; it must not wait."""
+        if self._migration is not None:
+            self._migration.on_landed(wake)
+
+    def close(self) -> bool:
+        """Ends what moves pages between tiers. False: something is still at it."""
+        return self._migration is None or self._migration.close()
+
+    @property
+    def moving(self) -> bool:
+        """Whether pages are on their way between tiers."""
+        return self._migration is not None and self._migration.moving
 
     def allocate(self, count: int) -> list[int] | None:
         """Private pages, one reference each; evicts what is missing, leaf first, least recently used first.
@@ -81,8 +119,13 @@ class PageCache:
         None says to come again after the step, and what waits is not evicted a second time.
         """
         missing = count - self.pool.free - self.pool.in_flight
-        if missing > 0 and not self._evict(missing):
-            return None
+        if missing > 0:
+            if self._migration is not None:
+                self._migration.save(missing)
+            evicted = self._catalog.evict(self._device, missing)
+            self._catalog.flush()
+            if not evicted:
+                return None
         return self.pool.allocate(count)
 
     def commit(self, chain: Chain, index: int, page: int) -> int:
@@ -100,18 +143,18 @@ class PageCache:
         if parent is not None and parent.page == GONE:
             return page
         key, tokens = chain.keys[index], chain.page(index)
-        entry = self._by_key.get(key)
-        if entry is None:
-            entry = self._store(key, parent, chain, tokens, page)
-        elif not entry.continues(parent, chain.namespace, tokens):
+        entry = self._catalog.entries.get(key)
+        if entry is not None and not entry.continues(parent, chain.namespace, tokens):
             return page
-        else:
+        if entry is not None and entry.page != GONE:
             self.release([page])
-            self._share([entry.page])
+            self._device.hold([entry.page])
+        else:
+            entry = self._store(entry, key, parent, chain, tokens, page)
         chain.entries[index:] = [entry]
         if texts := chain.texts.get(index):
-            self._texts.attach(entry, texts)
-        self._publisher.flush()
+            self._catalog.texts.attach(entry, texts)
+        self._catalog.flush()
         return entry.page
 
     def release(self, pages: Iterable[int]) -> None:
@@ -120,21 +163,14 @@ class PageCache:
         Raises ValueError, and changes nothing, for a page that the caller cannot be holding.
         """
         holds = Counter(pages)
-        idle = []
         for page, count in holds.items():
-            left = self.pool.references(page) - count
-            entry = self._resident[page]
-            own = 0 if entry is None else 1  # the cache's reference is not the caller's to release
-            if left < own:
+            # The cache's reference is not the caller's to release.
+            if self.pool.references(page) - count < (self._device.members[page] is not None):
                 raise ValueError(f"page {page} is released more often than it is held")
-            if entry is not None and left == own:
-                idle.append(entry)
-        self.pool.release(list(holds.elements()))
-        self._idle += len(idle)
         self._releases += 1
-        for entry in idle:
-            entry.used = self._releases
-            self._eviction.add(entry)
+        self._device.let_go(holds.elements(), self._releases)
+        if self._migration is not None:
+            self._migration.used(self._releases, holds)
 
     def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None:
         """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32, rounded
@@ -160,94 +196,59 @@ class PageCache:
             settled = pages
         for index, some in fresh.items():
             chain.texts.setdefault(index, []).extend(some)
-            if index < len(chain.entries) and chain.entries[index].page != GONE:
-                self._texts.attach(chain.entries[index], some)
-        self._publisher.flush()
+            if index < len(chain.entries) and self._catalog.has(chain.entries[index]):
+                self._catalog.texts.attach(chain.entries[index], some)
+        self._catalog.flush()
 
     def clear(self) -> None:
         """Forgets everything. Pages that sequences hold become theirs alone."""
-        pages = [entry.page for entry in self._by_key.values()]
-        for entry in self._by_key.values():
-            self._resident[entry.page] = None
-            entry.page = GONE
-        self._by_key.clear()
-        self._eviction.clear()
-        self._texts.clear()
-        self._idle = 0
-        self.pool.release(pages)
-        self._publisher.cleared()
+        self._device.clear()
+        if self._migration is not None:
+            self._migration.clear()
+        self._catalog.clear()
 
     def stats(self) -> TierLoad:
         """The device tier's pages, as of now."""
-        pool = self.pool
-        return TierLoad(Tier.DEVICE, pool.total, pool.free, pool.resident, pool.in_flight, cached=self._idle)
+        return self._device.stats()
+
+    def tiers(self) -> tuple[TierLoad, ...]:
+        """All tiers' pages, as of now."""
+        return (self.stats(), *(self._migration.tiers() if self._migration else ()))
+
+    @property
+    def promote_rate(self) -> float:
+        """Tokens per second whose pages come back from the host tier, as measured; 0: not yet, or there is none."""
+        return self._migration.promote_rate if self._migration else 0.0
+
+    def counters(self) -> TierCounters:
+        """What moved between tiers, ever."""
+        return self._migration.counters() if self._migration else TierCounters()
 
     def check(self) -> None:
         """Counts everything anew. Raises RuntimeError with the first thing that does not add up."""
-        self.pool.check()
-        children: Counter[int] = Counter()
-        for key, entry in self._by_key.items():
-            if entry.key != key or self._resident[entry.page] is not entry:
-                raise RuntimeError(f"key {key:016x} leads to page {entry.page}, which has another")
-            if entry.parent is not None:
-                children[entry.parent.page] += 1
-                if self._by_key.get(entry.parent.key) is not entry.parent:
-                    raise RuntimeError(f"page {entry.page} is resident without its parent")
-        entries = [entry for entry in self._resident if entry is not None]
-        if len(entries) != len(self._by_key):
-            raise RuntimeError(f"{len(entries)} pages have an entry, {len(self._by_key)} keys do")
-        for entry in entries:
-            if entry.children != children[entry.page]:
-                raise RuntimeError(f"page {entry.page} has {children[entry.page]} children, counts {entry.children}")
-        idle = sum(self.pool.references(entry.page) == 1 for entry in entries)
-        if idle != self._idle:
-            raise RuntimeError(f"{idle} pages are idle, {self._idle} are counted")
-        self._eviction.check()
-        self._texts.check(entries)
-        published = 0
-        for key in (*self._by_key, *self._texts.published()):
-            published ^= key
-        count = len(self._by_key) + sum(1 for _ in self._texts.published())
-        if (count, published) != (self._publisher.count, self._publisher.xor):
-            raise RuntimeError(f"{count} keys are resident, {self._publisher.count} published, or they differ")
+        self._device.check()
+        if self._migration is not None:
+            self._migration.check()
+        self._catalog.check()
 
-    def _store(self, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int) -> Entry:
-        if self.pool.references(page) == 0 or self._resident[page] is not None:
+    def _store(
+        self, entry: Entry | None, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int
+    ) -> Entry:
+        """A page that the device has not, whether or not a lower tier has."""
+        if self.pool.references(page) == 0 or self._device.members[page] is not None:
             raise ValueError(f"page {page} is not private to a sequence and cannot be committed")
-        self.pool.share([page])
-        depth = PAGE_TOKENS if parent is None else parent.depth + PAGE_TOKENS
-        entry = Entry(key, parent, chain.namespace if parent is None else None, tokens, page, depth)
-        if parent is not None:
-            parent.children += 1
-        self._by_key[key] = self._resident[page] = entry
-        self._publisher.stored(key, depth)
+        if entry is None:
+            entry = self._catalog.add(key, parent, chain, tokens, page)
+            self._device.add(entry)
+        else:
+            self._device.store(entry, page, self._releases)
+            self._catalog.changed(entry)
         return entry
-
-    def _share(self, pages: list[int]) -> None:
-        """One more holder of resident pages."""
-        references = self.pool.references
-        self._idle -= sum(references(page) == 1 for page in pages)
-        self.pool.share(pages)
 
     def _follow(self, chain: Chain, entries: list[Entry]) -> None:
         """The chain's verified pages are now `entries`: its text keys hang on those that it did not have before."""
         before, chain.entries = chain.entries, entries
         for index, texts in chain.texts.items():
             if index < len(entries) and (index >= len(before) or before[index] is not entries[index]):
-                self._texts.attach(entries[index], texts)
-        self._publisher.flush()
-
-    def _evict(self, count: int) -> bool:
-        """Lets `count` idle pages go, or none at all."""
-        entries = self._eviction.take(count) if count <= self._idle else None
-        if entries is None:
-            return False
-        self.pool.release([entry.page for entry in entries])
-        for entry in entries:
-            entry.page = GONE
-            del self._by_key[entry.key]
-            self._texts.detach(entry)
-            self._publisher.removed(entry.key)
-        self._idle -= count
-        self._publisher.flush()
-        return True
+                self._catalog.texts.attach(entries[index], texts)
+        self._catalog.flush()

@@ -14,11 +14,12 @@ class Chain:
     """Tokens of one sequence, with a key for every full page of them. Used by one thread at a time.
 
     `tokens` is an `array('i')`; ``keys[i]`` covers ``tokens[16 * i : 16 * i + 16]`` and everything before.
-    `entries` and `texts` are the cache's notes about this chain and are written by `PageCache` only: the verified
-    pages from the first on, and the text keys with their depths by the index of the page that they hang on.
+    `entries`, `below` and `texts` are the cache's notes about this chain and are written by `PageCache` only: the
+    verified pages on the device from the first on, those that followed in lower tiers at the last match, and the text
+    keys with their depths by the index of the page that they hang on.
     """
 
-    __slots__ = ("_seed", "entries", "keys", "namespace", "texts", "tokens")
+    __slots__ = ("_seed", "below", "entries", "keys", "namespace", "texts", "tokens")
 
     def __init__(self, namespace: Namespace, tokens: Sequence[int]) -> None:
         """Raises OverflowError for a token id that is not an int32."""
@@ -27,6 +28,7 @@ class Chain:
         self._seed = hash64(namespace.page_seed_bytes())
         self.keys: list[int] = memoryview(page_chain(self._seed, self.tokens)).cast("Q").tolist()
         self.entries: list[Entry] = []
+        self.below: list[Entry] = []
         self.texts: dict[int, list[tuple[int, int]]] = {}
 
     def append(self, token: int) -> None:

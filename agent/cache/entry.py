@@ -1,17 +1,20 @@
-"""A resident page: what was computed, after what, and who needs it."""
+"""A page: what was computed, after what, where its copies lie, and who needs it."""
+
+from typing import Protocol
 
 import msgspec
 
-from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.namespace import Namespace
 
 
 class Entry(msgspec.Struct, eq=False, gc=False):
-    """One page in the prefix map. Entries form a tree; a child cannot be resident without its parent.
+    """One page in the prefix map, and at the same time its copy on the device.
 
+    Entries form a tree, and so do the copies of each tier: a copy has its parent's copy beside it.
     It refers to its parent itself, not to a number: a page that is evicted and used again is never mistaken for the
-    parent it was. It is left out of garbage collection (no cycles: it knows its parent only), which would stop the
-    process for tens of milliseconds at 100,000 pages.
+    parent it was. It is left out of garbage collection, which would stop the process for tens of milliseconds at
+    100,000 pages: the cycle with its copies is broken by who drops them.
     """
 
     key: int
@@ -22,19 +25,45 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     tokens: bytes
     """The 16 token ids, packed i32."""
     page: int
-    """GONE once it is no longer resident."""
+    """On the device; GONE if it is not there."""
     depth: int
     """Tokens from the start of the sequence to the end of this page."""
     children: int = 0
-    """Resident entries whose parent this is."""
+    """Entries on the device whose parent this is."""
     used: int = 0
     """When a holder last let go of it, in the cache's own count of releases."""
     texts: tuple[int, ...] = ()
     """Text keys that hang on this page; see `texts.py`."""
+    tier: Tier = Tier.DEVICE
+    """The fastest that has it, as published."""
+    host: "Copy | None" = None
+    disk: "Copy | None" = None
 
     def continues(self, parent: "Entry | None", namespace: Namespace, tokens: bytes) -> bool:
         """Whether this entry is these 16 tokens after that verified parent. Equal keys do not say so."""
         return self.parent is parent and self.tokens == tokens and (parent is not None or self.namespace == namespace)
+
+
+class Copy(msgspec.Struct, eq=False, gc=False):
+    """An entry's page in a lower tier."""
+
+    entry: Entry
+    page: int
+    """Its number in that tier; GONE once dropped."""
+    parent: "Copy | None"
+    children: int = 0
+    used: int = 0
+
+
+class Member(Protocol):
+    """What the pages of any tier have in common: `Entry` on the device, `Copy` below."""
+
+    page: int
+    children: int
+    used: int
+
+    @property
+    def parent(self) -> "Member | None": ...
 
 
 GONE = -1

@@ -5,6 +5,8 @@ import struct
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.shared.names import Tier
 
+_STORED, _MOVED, _REMOVED = range(3)
+
 
 class Publisher:
     """Collects the changes of one call of the cache; neighbours of a kind make one event.
@@ -12,28 +14,26 @@ class Publisher:
     `count` and `xor` digest the keys that stand published, so that a check needs no second copy of them.
     """
 
-    def __init__(self, sink: SummarySink, tier: Tier) -> None:
+    def __init__(self, sink: SummarySink) -> None:
         self.count = 0
         self.xor = 0
         self._sink = sink
-        self._tier = tier
-        # At most one of stored and removed is not empty: the order among changes is kept.
-        self._stored: list[int] = []
+        # What is being collected: changes of one kind, so the order among changes is kept.
+        self._kind: tuple[int, Tier | None] = (_REMOVED, None)
+        self._keys: list[int] = []
         self._depths: list[int] = []
-        self._removed: list[int] = []
 
-    def stored(self, key: int, depth: int) -> None:
-        if self._removed:
-            self.flush()
-        self._stored.append(key)
+    def stored(self, key: int, depth: int, tier: Tier) -> None:
+        self._collect((_STORED, tier), key)
         self._depths.append(depth)
         self.count += 1
         self.xor ^= key
 
+    def moved(self, key: int, tier: Tier) -> None:
+        self._collect((_MOVED, tier), key)
+
     def removed(self, key: int) -> None:
-        if self._stored:
-            self.flush()
-        self._removed.append(key)
+        self._collect((_REMOVED, None), key)
         self.count -= 1
         self.xor ^= key
 
@@ -44,13 +44,21 @@ class Publisher:
 
     def flush(self) -> None:
         """Hands over what was collected."""
-        if self._stored:
-            count = len(self._stored)
-            keys, depths = struct.pack(f"<{count}Q", *self._stored), struct.pack(f"<{count}I", *self._depths)
-            self._stored.clear()
-            self._depths.clear()
-            self._sink.stored(keys, depths, self._tier)
-        elif self._removed:
-            keys = struct.pack(f"<{len(self._removed)}Q", *self._removed)
-            self._removed.clear()
-            self._sink.removed(keys)
+        if not self._keys:
+            return
+        keys, depths = self._keys, self._depths
+        self._keys, self._depths = [], []
+        packed = struct.pack(f"<{len(keys)}Q", *keys)
+        change, tier = self._kind
+        if tier is None:
+            self._sink.removed(packed)
+        elif change == _STORED:
+            self._sink.stored(packed, struct.pack(f"<{len(depths)}I", *depths), tier)
+        else:
+            self._sink.moved(packed, tier)
+
+    def _collect(self, kind: tuple[int, Tier | None], key: int) -> None:
+        if kind != self._kind:
+            self.flush()
+            self._kind = kind
+        self._keys.append(key)

@@ -2,7 +2,7 @@
 
 The same text key can hang on several pages: on neighbours (see `PageCache.attach_text`), and where equal text settled
 at different depths or was rendered into other tokens on another day. It is published once, with the depth that it has
-on the page that has had it longest, until the last of them goes.
+on the page that has had it longest and in that page's tier, until the last of them goes.
 """
 
 from collections.abc import Iterable
@@ -44,6 +44,12 @@ class TextKeys:
             self._drop(key, entry)
         entry.texts = ()
 
+    def moved(self, entry: Entry) -> None:
+        """The page is in another tier, and its text keys with it."""
+        for key in entry.texts:
+            if self._pages[key][0][0] is entry:
+                self._publisher.moved(key, entry.tier)
+
     def clear(self) -> None:
         """Forgets every key and says nothing: the whole summary is being cleared."""
         self._pages.clear()
@@ -68,7 +74,7 @@ class TextKeys:
         pages = self._pages.get(key, ())
         self._pages[key] = (*pages, (entry, depth))
         if not pages:
-            self._publisher.stored(key, depth)
+            self._publisher.stored(key, depth, entry.tier)
 
     def _drop(self, key: int, entry: Entry) -> None:
         pages = self._pages[key]
@@ -78,6 +84,9 @@ class TextKeys:
             self._publisher.removed(key)
             return
         self._pages[key] = left
-        if left[0][1] != pages[0][1]:
+        first, depth = left[0]
+        if depth != pages[0][1]:
             self._publisher.removed(key)
-            self._publisher.stored(key, left[0][1])
+            self._publisher.stored(key, depth, first.tier)
+        elif first.tier is not pages[0][0].tier:
+            self._publisher.moved(key, first.tier)

@@ -6,8 +6,9 @@ Everything here is used on the event loop's thread, except `Engine.load`, which 
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from trunkline.agent.cache.counters import TierCounters
 from trunkline.shared.errors import RequestError
 from trunkline.shared.wire import Load, ServedModel
 
@@ -121,6 +122,8 @@ class EngineStatus:
     failed_steps: int = 0
     failed_checks: int = 0
     """Idle checks that found pages unaccounted for."""
+    tiers: TierCounters = field(default_factory=TierCounters)
+    """What moved between the cache's tiers."""
 
 
 class Engine(ABC):

@@ -338,5 +338,5 @@ def test_check_names_what_does_not_add_up(cache: PageCache) -> None:
     compute(cache, chain_of(1, 2))
     cache.pool.share([0])
     cache.pool.release([0, 0])
-    with pytest.raises(RuntimeError, match="1 pages are idle, 0 are counted"):
+    with pytest.raises(RuntimeError, match="1 device pages are idle, 0 are counted"):
         cache.check()

@@ -342,7 +342,7 @@ def test_an_idle_engine_checks_its_pages(
         await collect(toy.submit(range(50)))
 
     run(test)
-    assert "idle check failed: 0 pages in flight, 2 held by nobody" in caplog.text
+    assert "idle check failed: DEVICE: 0 pages in flight, 2 held by nobody" in caplog.text
 
 
 def test_the_context_is_the_model_s_or_what_the_pages_hold(

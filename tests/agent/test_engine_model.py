@@ -66,9 +66,11 @@ def prompts(text_model: TextModel) -> list[array]:  # type: ignore[type-arg]
 
 @contextlib.asynccontextmanager
 async def engine(
-    path: Path, text: TextModel, model: Model, pages: int = 200, **limits: int
+    path: Path, text: TextModel, model: Model, pages: int = 200, host_bytes: int = 0, **limits: int
 ) -> AsyncIterator[BuiltinEngine]:
-    settings = AgentSettings(path, "m", "node", pages=pages, threads=1, limits=EngineLimits(**limits))
+    settings = AgentSettings(
+        path, "m", "node", pages=pages, host_bytes=host_bytes, threads=1, limits=EngineLimits(**limits)
+    )
     made = BuiltinEngine(settings, text, lambda _: Sink(), load=lambda *_: model)
     await made.start()
     try:
@@ -198,3 +200,29 @@ def test_transformers_says_the_same(
                 pad_token_id=2,
             )
         assert_same([[Delta("", (token,)) for token in whole[0, len(prompt) :].tolist()]], [reply])
+
+
+def test_what_went_through_the_host_tier_gives_the_same(
+    model_path: Path, text_model: TextModel, model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
+) -> None:
+    """A device for three or four prompts, and a host for all of them: the second time they come from there."""
+    prompts, cold = prompts[:10], cold[:10]
+
+    async def main() -> tuple[list[list[Delta]], list[list[Delta]], BuiltinEngine]:
+        async with engine(model_path, text_model, model, pages=12, host_bytes=128 << 20, max_running=2) as running:
+            first = [await generate(running, prompt) for prompt in prompts]
+            again = await asyncio.gather(*(generate(running, prompt) for prompt in prompts))
+            return first, again, running
+
+    first, again, running = asyncio.run(main())
+    assert_same(first, cold)
+    assert_same(again, cold)
+    status = running.status()
+    assert status.tiers.routes["device", "host"].pages > 10
+    assert status.tiers.routes["host", "device"].pages > 5
+    assert status.failed_checks == 0
+    reused = sum(deltas[0].cached_tokens for deltas in again)
+    assert reused == sum((len(prompt) - 1) // 16 * 16 for prompt in prompts)
+    device, host = running.load().tiers
+    assert (device.tier, host.tier) == (0, 1)
+    assert all(tier.free + tier.resident + tier.in_flight == tier.total for tier in (device, host))

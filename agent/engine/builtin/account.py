@@ -5,11 +5,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineStatus
 from trunkline.agent.engine.builtin.meter import Meter
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
-from trunkline.shared.wire import Finished, Load, TierLoad
+from trunkline.shared.wire import Finished, Load
 
 RATE_WINDOW_S = 20.0
 BUSY_WINDOW_S = 5.0
@@ -73,9 +74,11 @@ class Account:
             output_tokens=sequence.outputs,
             queue_s=admitted - sequence.submitted_at,
             prefill_s=(sequence.first_token_at or now) - admitted,
+            promoted_tokens=min(sequence.promoted_tokens, sequence.cached_tokens),
+            promote_s=sequence.promote_s,
         )
 
-    def publish(self, scheduler: Scheduler, tier: TierLoad, false_hits: int) -> None:
+    def publish(self, scheduler: Scheduler, cache: PageCache) -> None:
         """Takes the snapshots that others see."""
         self._load = Load(
             running=len(scheduler.running),
@@ -85,18 +88,20 @@ class Account:
             prefill_rate=self.prefill_rate,
             decode_rate=self._decode.rate,
             utilization=min(1.0, self._busy.rate),
-            tiers=(tier,),
+            tiers=cache.tiers(),
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             output_tokens=self._output_tokens,
             requests=self._requests,
-            false_hits=false_hits,
+            false_hits=cache.false_hits,
+            promote_rate=cache.promote_rate,
         )
         self.status = EngineStatus(
             steps=self.steps,
             preemptions=scheduler.preemptions,
             failed_steps=self.failed_steps,
             failed_checks=self.failed_checks,
+            tiers=cache.counters(),
         )
 
     def _turn(self, busy_s: float) -> None:

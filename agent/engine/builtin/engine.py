@@ -14,6 +14,7 @@ import torch
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.lower import open_tiers
 from trunkline.agent.engine.base import (
     Delta,
     Engine,
@@ -55,7 +56,7 @@ class BuiltinEngine(Engine):
         open_sink: Callable[[int], EngineSink],
         load: Callable[[Path, torch.dtype], Model] = load_model,
     ) -> None:
-        """`open_sink` is called once, from a worker thread, with the number of pages, before any is used."""
+        """`open_sink` is called once, from a worker thread, with the pages of all tiers, before any is used."""
         self.limits = settings.limits
         self._settings = settings
         self._text = text
@@ -157,9 +158,10 @@ class BuiltinEngine(Engine):
         self.pages = settings.pages or settings.kv_bytes // layout.page_bytes
         if self.pages < 1:
             raise ConfigError(f"--kv-memory: {settings.kv_bytes} bytes hold no page of {layout.page_bytes} bytes")
-        check_room(self.pages * layout.page_bytes, f"{self.pages} KV pages")
+        check_room(self.pages * layout.page_bytes + settings.host_bytes, f"{self.pages} KV pages and the host tier")
         kv = KVPool(layout, self.pages)
-        sink = self._open_sink(self.pages)
+        lower = open_tiers(kv.blocks.numpy(), settings.host_bytes)
+        sink = self._open_sink(self.pages + (lower.pages if lower else 0))
         namespace = Namespace(
             fingerprint=fingerprint(settings.model, self._text.fingerprint),
             dtype=str(DTYPE).removeprefix("torch."),
@@ -168,7 +170,7 @@ class BuiltinEngine(Engine):
         self.model = ServedModel(settings.served_name, namespace, self._context(model.config.context))
         # The first step of a process is slow: threads start, kernels are chosen and weights repacked.
         model.forward(StepBatch.of([Chunk([0] * PAGE_TOKENS, 0, [0])]), kv)
-        return Parts(model, self._text, kv, PageCache(self.pages, sink), sink, self.limits)
+        return Parts(model, self._text, kv, PageCache(self.pages, sink, lower), sink, self.limits)
 
     def _context(self, trained: int) -> int:
         """Tokens of prompt and output together: a sequence must fit into the pages, alone."""

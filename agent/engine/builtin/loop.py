@@ -4,6 +4,7 @@ One thread owns model, cache and KV pool. What comes in is a bounded queue of se
 cancellation; what goes out is one list of outcomes per step.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -32,6 +33,8 @@ from trunkline.shared.wire import Finished, Load
 
 IDLE_S = 1.0
 """An engine that has been idle for so long checks that every page is accounted for."""
+MOVING_S = 0.05
+"""While nothing can run before pages have come from a lower tier: how often deadlines are looked at."""
 
 Outcome = tuple[Sequence, Delta | RequestError]
 
@@ -77,11 +80,14 @@ class EngineLoop:
         self._inbox: queue.Queue[Sequence | TextNote | None] = queue.Queue(parts.limits.max_waiting)
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
+        self._stalled = False
+        """Whether everything waits for pages from a lower tier."""
         self._unchecked = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         """Once."""
+        self._parts.cache.on_landed(self._wake)
         self._publish()
         self._thread.start()
 
@@ -109,13 +115,18 @@ class EngineLoop:
     def stop(self) -> None:
         """Ends every sequence with an error after the step that is running. Does not wait; see `join`."""
         self._stopping = True
-        if self._inbox.empty():  # else it is not waiting for something to come
-            self._inbox.put_nowait(None)
+        self._wake()
 
     def join(self, timeout: float) -> bool:
         """False: the thread is still in a step."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    def _wake(self) -> None:
+        """From any thread."""
+        if self._inbox.empty():  # else it is not waiting for something to come
+            with contextlib.suppress(queue.Full):
+                self._inbox.put_nowait(None)
 
     def _run(self) -> None:
         try:
@@ -133,24 +144,29 @@ class EngineLoop:
             error = EngineError("the engine is closing", status=503)
             self._deliver([(s, error) for s in (*self._scheduler.running, *self._scheduler.waiting)])
             self._publish()
+            if not self._parts.cache.close():
+                log.error("engine: pages are still being copied between tiers")
 
     def _turn(self) -> None:
-        self._receive(wait=not self._jobs)
+        self._receive(IDLE_S if not self._jobs else MOVING_S if self._stalled else 0.0)
         outcomes = self._end()
+        cache = self._parts.cache
+        cache.turn()
         chunks = self._scheduler.schedule(self._account.prefill_rate)
+        self._stalled = not chunks and cache.moving
         if chunks:
             outcomes += self._step(chunks)
-        elif self._scheduler.waiting:
+        elif self._scheduler.waiting and not self._stalled:
             # Accepted sequences fit alone, so pages must have been lost. Never a hang:
             outcomes += self._fail([self._scheduler.waiting[0]], "no pages, though nothing runs")
         self._publish()
         if outcomes:
             self._deliver(outcomes)
 
-    def _receive(self, *, wait: bool) -> None:
-        """Takes what has arrived; with `wait`, something or IDLE_S of idleness."""
+    def _receive(self, wait_s: float) -> None:
+        """Takes what has arrived, after waiting so long for something to come."""
         try:
-            item = self._inbox.get(block=wait, timeout=IDLE_S)
+            item = self._inbox.get(block=wait_s > 0, timeout=wait_s)
             while True:
                 if isinstance(item, Sequence):
                     self._jobs[item] = Job(item, self._parts.text, self._parts.model.config.vocab_size)
@@ -161,9 +177,9 @@ class EngineLoop:
                 item = self._inbox.get_nowait()
         except queue.Empty:
             pass
-        if wait:
+        if wait_s:
             self._account.idle()
-            if not self._jobs and self._unchecked:
+            if not self._jobs and self._unchecked and not self._parts.cache.moving:
                 self._check()
 
     def _end(self) -> list[Outcome]:
@@ -236,17 +252,20 @@ class EngineLoop:
     def _check(self) -> None:
         """While idle: every page is free or cached, and nothing is held or in flight."""
         self._unchecked = False
-        stats = self._parts.cache.stats()
+        cache = self._parts.cache
         try:
-            self._parts.cache.check()
-            if stats.in_flight or stats.resident != stats.cached:
-                raise RuntimeError(f"{stats.in_flight} pages in flight, {stats.resident - stats.cached} held by nobody")
+            cache.check()
+            for tier in cache.tiers():
+                if tier.in_flight or tier.resident != tier.cached:
+                    held = tier.resident - tier.cached
+                    raise RuntimeError(f"{tier.tier.name}: {tier.in_flight} pages in flight, {held} held by nobody")
         except RuntimeError as error:
             self._account.failed_checks += 1
             log.critical("idle check failed: %s", error)
 
     def _publish(self) -> None:
-        self._account.publish(self._scheduler, self._parts.cache.stats(), self._parts.cache.false_hits)
+        self._account.publish(self._scheduler, self._parts.cache)
+        self._parts.cache.prefill_rate = self._account.prefill_rate
 
 
 def _batch(chunks: list[Chunk]) -> StepBatch:

@@ -1,9 +1,10 @@
 """Which tokens the next step computes: continuous batching with chunked prefill over demand-paged KV.
 
 Decodes come first, then chunks of prefill in the order of `engine/order.py`, under one token budget: a prompt that is
-due sooner is admitted and computed before one that is half done. Pages are taken as tokens appear; when none is left,
-the youngest sequence gives its pages back and starts over (what it had committed stays in the cache, so it usually
-finds most of it again). The oldest is never preempted for a younger one, and any accepted sequence fits alone: somebody
+due sooner is admitted and computed before one that is half done, and one whose pages are on their way back from a lower
+tier, or computed by another sequence, lets others pass. Pages are taken as tokens appear; when none is left, the
+youngest sequence gives its pages back and starts over (what it had committed stays in the cache, so it usually finds
+most of it again). The oldest is never preempted for a younger one, and any accepted sequence fits alone: somebody
 always proceeds.
 """
 
@@ -15,6 +16,9 @@ from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
 from trunkline.agent.engine.order import due
 from trunkline.shared.names import PAGE_TOKENS
+
+MOST_FETCHES = 4
+"""Of one sequence, each time that it waits for admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,19 @@ class Scheduler:
         self.running: list[Sequence] = []
         """In order of admission."""
         self.preemptions = 0
+        self._coming = 0
+        """Pages that the sequences will need who have been found to wait for a lower tier in this turn."""
         self._computing: dict[int, Sequence] = {}
         """Key of every page that a running sequence is going to commit, and which one: computed once, not twice."""
 
     def add(self, sequence: Sequence) -> None:
         """To the end of the queue. The prefix it finds now is touched, so that it is not evicted first."""
         pages = self._cache.match(sequence.chain)
-        sequence.expected = len(pages) * PAGE_TOKENS
         self._cache.attach_text(sequence.chain, sequence.generation.text_keys, sequence.generation.text_depths)
         self._cache.release(pages)
+        self._fetch(sequence)
+        below = len(sequence.fetch.entries) if sequence.fetch else 0
+        sequence.expected = (len(pages) + below) * PAGE_TOKENS
         self.waiting.append(sequence)
 
     def schedule(self, prefill_rate: float) -> list[Chunk]:
@@ -60,6 +68,7 @@ class Scheduler:
         chunks: dict[Sequence, Chunk] = {}
         budget = self._limits.step_tokens
         preempted = self.preemptions
+        self._coming = 0
         for sequence in [sequence for sequence in self.running if sequence.missing == 1]:
             budget -= self._extend(sequence, budget, chunks)
         admits = True
@@ -145,9 +154,18 @@ class Scheduler:
         return True
 
     def _admit(self, sequence: Sequence, budget: int, chunks: dict[Sequence, Chunk]) -> bool:
-        """Begins a sequence that waits, unless others compute pages of it: those behind may go first. False: there are
-        too few pages, and those behind must not take them."""
+        """Begins a sequence that waits, unless pages of it are on their way or computed by others: those behind may go
+        first. False: there are too few pages, and those behind must not take them."""
+        if sequence.fetch is not None and not sequence.fetch.ended:
+            if not self._has_room(sequence, 0):
+                return False
+            if self._cache.awaits(sequence.fetch):
+                self._coming += pages_for(len(sequence.chain.tokens))
+                return True
         pages = self._cache.match(sequence.chain)
+        if self._fetch(sequence):
+            self._cache.release(pages)
+            return self._admit(sequence, budget, chunks)
         sequence.awaits = self._awaited(sequence, len(pages))
         if sequence.awaits is not None:
             self._cache.release(pages)
@@ -162,13 +180,28 @@ class Scheduler:
         chunks[sequence] = Chunk(sequence, sequence.computed, count)
         return True
 
+    def _fetch(self, sequence: Sequence) -> bool:
+        """Whether its match has found pages in lower tiers that are worth bringing back. What has come may have to go
+        again before the sequence is admitted, so it may ask again, but not forever."""
+        if sequence.fetch is not None:
+            sequence.promoted_tokens += sequence.fetch.came * PAGE_TOKENS
+            sequence.promote_s += sequence.fetch.seconds
+        sequence.fetch = self._cache.fetch(sequence.chain) if sequence.fetches < MOST_FETCHES else None
+        sequence.fetches += sequence.fetch is not None
+        return sequence.fetch is not None
+
     def _first_pages(self, sequence: Sequence, matched: int, count: int) -> list[int] | None:
         """Pages for the first chunk, if what is free would do for the whole prompt after what others still need."""
-        stats = self._cache.stats()
-        promised = sum(pages_for(len(s.chain.tokens)) - len(s.pages) for s in self.running)
-        if self.running and pages_for(len(sequence.chain.tokens)) - matched > stats.free + stats.cached - promised:
+        if not self._has_room(sequence, matched):
             return None
         return self._cache.allocate(pages_for(matched * PAGE_TOKENS + count) - matched)
+
+    def _has_room(self, sequence: Sequence, matched: int) -> bool:
+        """Whether what is free would do for its whole prompt, after what others still need."""
+        stats = self._cache.stats()
+        promised = self._coming + sum(pages_for(len(s.chain.tokens)) - len(s.pages) for s in self.running)
+        need = pages_for(len(sequence.chain.tokens)) - matched
+        return not (self.running or self._coming) or need <= stats.free + stats.cached - promised
 
     def _start(self, sequence: Sequence, matched: list[int], fresh: list[int]) -> None:
         sequence.pages.extend(matched + fresh)
@@ -203,5 +236,6 @@ class Scheduler:
         for key in sequence.chain.keys[sequence.committed :]:
             self._computed(sequence, key)
         sequence.expected = min(sequence.committed * PAGE_TOKENS, sequence.prompt_tokens)
-        sequence.computed = sequence.committed = 0
+        sequence.computed = sequence.committed = sequence.fetches = 0
+        sequence.fetch = None
         del sequence.pages[:]

@@ -3,6 +3,7 @@
 from array import array
 
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.engine.base import Generation
 from trunkline.shared.names import PAGE_TOKENS
 
@@ -23,9 +24,13 @@ class Sequence:
         "computed",
         "deadline",
         "expected",
+        "fetch",
+        "fetches",
         "first_token_at",
         "generation",
         "pages",
+        "promote_s",
+        "promoted_tokens",
         "prompt_tokens",
         "submitted_at",
     )
@@ -46,6 +51,14 @@ class Sequence:
         """Prompt tokens that are, or are about to be, in the cache: what a waiting sequence need not compute."""
         self.awaits: int | None = None
         """Key of a page that another sequence is computing and this one waits for."""
+        self.fetch: Fetch | None = None
+        """Pages of a lower tier that it would rather wait for than compute."""
+        self.fetches = 0
+        """How often it has asked for pages of lower tiers since it joined the queue."""
+        self.promoted_tokens = 0
+        """Tokens whose pages came back from a lower tier for this sequence."""
+        self.promote_s = 0.0
+        """Seconds that it waited for them."""
         self.cancelled = False
         self.submitted_at = submitted_at
         self.admitted_at: float | None = None

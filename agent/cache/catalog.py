@@ -1,0 +1,85 @@
+"""Every page that is in some tier, by key, and what routers are told of it."""
+
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.entry import GONE, Entry
+from trunkline.agent.cache.eviction import M
+from trunkline.agent.cache.level import Level
+from trunkline.agent.cache.publisher import Publisher
+from trunkline.agent.cache.sink import SummarySink
+from trunkline.agent.cache.texts import TextKeys
+from trunkline.shared.names import PAGE_TOKENS, Tier
+
+
+class Catalog:
+    """Used from the engine thread only. The set of keys in it is prefix-closed, and so is what has been published."""
+
+    def __init__(self, sink: SummarySink) -> None:
+        self.entries: dict[int, Entry] = {}
+        self._publisher = Publisher(sink)
+        self.texts = TextKeys(self._publisher)
+        self.flush = self._publisher.flush
+
+    def add(self, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int) -> Entry:
+        """A page that is in no tier yet, now on the device."""
+        depth = PAGE_TOKENS if parent is None else parent.depth + PAGE_TOKENS
+        entry = Entry(key, parent, chain.namespace if parent is None else None, tokens, page, depth)
+        self.entries[key] = entry
+        self._publisher.stored(key, depth, entry.tier)
+        return entry
+
+    def has(self, entry: Entry) -> bool:
+        """Whether the entry is in any tier."""
+        return self.entries.get(entry.key) is entry
+
+    def changed(self, entry: Entry) -> None:
+        """Copies of the entry came or went. If the last one did, so does the entry."""
+        if entry.page != GONE:
+            tier = Tier.DEVICE
+        elif entry.host is not None:
+            tier = Tier.HOST
+        elif entry.disk is not None:
+            tier = Tier.DISK
+        else:
+            del self.entries[entry.key]
+            self.texts.detach(entry)
+            self._publisher.removed(entry.key)
+            return
+        if tier is not entry.tier:
+            entry.tier = tier
+            self._publisher.moved(entry.key, tier)
+            self.texts.moved(entry)
+
+    def evict(self, level: Level[M], count: int) -> bool:
+        """Lets the next `count` pages of a tier go, or none at all."""
+        evicted = level.evict(count)
+        for member in evicted or ():
+            self.changed(level.entry_of(member))
+        return evicted is not None
+
+    def remove(self, level: Level[M], member: M) -> None:
+        """Lets this page of a tier go; it may go."""
+        level.remove(member)
+        self.changed(level.entry_of(member))
+
+    def clear(self) -> None:
+        """Forgets everything, after the tiers have."""
+        self.entries.clear()
+        self.texts.clear()
+        self._publisher.cleared()
+
+    def check(self) -> None:
+        """Raises RuntimeError with the first thing that does not add up."""
+        for key, entry in self.entries.items():
+            if entry.key != key:
+                raise RuntimeError(f"key {key:016x} leads to the page of another")
+            if entry.page == GONE and entry.host is None and entry.disk is None:
+                raise RuntimeError(f"key {key:016x} has a page that is in no tier")
+            if entry.parent is not None and self.entries.get(entry.parent.key) is not entry.parent:
+                raise RuntimeError(f"key {key:016x} is there without its parent")
+        self.texts.check(self.entries.values())
+        published = 0
+        for key in (*self.entries, *self.texts.published()):
+            published ^= key
+        count = len(self.entries) + sum(1 for _ in self.texts.published())
+        if (count, published) != (self._publisher.count, self._publisher.xor):
+            raise RuntimeError(f"{count} keys are resident, {self._publisher.count} published, or they differ")

@@ -1,0 +1,30 @@
+"""What moved between the tiers of a cache, ever."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RouteCounters:
+    """One way between two tiers."""
+
+    pages: int
+    bad: int
+    """Pages that did not arrive, or not as they should have."""
+    pages_per_s: float
+    """While copying, smoothed; 0: nothing was moved yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierCounters:
+    """A snapshot; for any thread."""
+
+    routes: dict[tuple[str, str], RouteCounters] = field(default_factory=dict)
+    """By names of the tiers: from, to."""
+    fetches: int = 0
+    """Requests for which pages were brought back from a lower tier."""
+    late_fetches: int = 0
+    """Of these, requests that waited longer than computing the pages would have taken: a wrong choice."""
+    skipped_pages: int = 0
+    """Pages of lower tiers that were computed, since that was expected to be quicker."""
+    urgent_pages: int = 0
+    """Pages copied downwards while a request waited for their room."""

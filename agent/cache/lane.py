@@ -1,0 +1,90 @@
+"""A thread that carries pages one way between two tiers, one batch after the other."""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trunkline.agent.cache.entry import Entry
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Move:
+    """A batch of pages on its way. The engine thread makes it and takes it back; in between it is the lane's alone."""
+
+    entries: list[Entry]
+    source: list[int]
+    """Pages of the tier it comes from, held until it has landed."""
+    target: list[int]
+    """Pages taken in the tier it goes to."""
+    anchors: list[int] = field(default_factory=list)
+    """Pages of parents in the tier it goes to, held so that what lands has its parent there."""
+    bad: set[int] = field(default_factory=set)
+    """Positions whose content did not arrive, or is not what it should be."""
+    error: OSError | None = None
+    """The tier has failed: nothing arrived."""
+    seconds: float = 0.0
+
+
+class Lane:
+    """Used from one thread, the engine's; what is submitted is carried in the lane's own."""
+
+    def __init__(self, name: str, carry: Callable[[Move], None], depth: int = 2) -> None:
+        """`carry` copies a move's content and notes what did not arrive; OSError means that nothing did. It may be
+        called from two threads at once.
+        `depth`: moves that wait beside the one under way."""
+        self.on_landed: Callable[[], None] = lambda: None
+        """Called from the lane's thread after each move; must not wait."""
+        self.moves = 0
+        """Under way: submitted, and not taken back."""
+        self._carry = carry
+        self._depth = depth
+        self._queue: queue.SimpleQueue[Move | None] = queue.SimpleQueue()
+        self._landed: deque[Move] = deque()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        return self.moves > self._depth
+
+    def submit(self, move: Move) -> None:
+        """The lane is not full."""
+        self.moves += 1
+        self._queue.put(move)
+
+    def carry(self, move: Move) -> None:
+        """Right now, in the caller's thread."""
+        began = time.monotonic()
+        try:
+            self._carry(move)
+        except OSError as error:
+            move.error = error
+        except Exception as error:
+            log.exception("a move of %d pages failed", len(move.entries))
+            move.error = OSError(f"{type(error).__name__}: {error}")
+        move.seconds = time.monotonic() - began
+
+    def landed(self) -> Move | None:
+        """The next move that is done, in the order in which they were submitted."""
+        if not self._landed:
+            return None
+        self.moves -= 1
+        return self._landed.popleft()
+
+    def close(self, timeout: float) -> bool:
+        """Ends after what was submitted. False: it is still at it."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (move := self._queue.get()) is not None:
+            self.carry(move)
+            self._landed.append(move)
+            self.on_landed()

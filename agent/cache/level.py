@@ -1,0 +1,199 @@
+"""The pages of one tier: which are whose, which are idle, and which may go."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Generic
+
+from trunkline.agent.cache.entry import GONE, Copy, Entry
+from trunkline.agent.cache.eviction import EvictionOrder, M
+from trunkline.kernels.core import PagePool
+from trunkline.shared.names import Tier
+from trunkline.shared.wire import TierLoad
+
+
+class Level(ABC, Generic[M]):
+    """Members of one tier with their pages. Used from the engine thread only.
+
+    The level itself holds one reference to each member's page; a member is idle while it is the only one. Members are
+    prefix-closed: one has its parent beside it, and leaves go first. So what a tier loses is never what another tier's
+    pages hang on, and a tier that is left alone (after a restart) is complete in itself.
+    """
+
+    def __init__(self, tier: Tier, pages: int) -> None:
+        """Raises ValueError for a number of pages that no pool can have."""
+        self.tier = tier
+        self.pool = PagePool(pages)
+        self.members: list[M | None] = [None] * pages
+        self.idle = 0
+        self.incoming: set[Entry] = set()
+        """Entries whose copy is on its way here; each has a page that is taken for it."""
+        self._order: EvictionOrder[M] = EvictionOrder(self.members, self.pool)
+
+    @abstractmethod
+    def copy_of(self, entry: Entry) -> M | None:
+        """The entry's copy here."""
+
+    @abstractmethod
+    def entry_of(self, member: M) -> Entry:
+        """Whose copy it is."""
+
+    @abstractmethod
+    def store(self, entry: Entry, page: int, used: int) -> bool:
+        """The entry has a copy here, on a page that somebody holds. False: it had one, or its parent has none."""
+
+    def page_of(self, entry: Entry) -> int:
+        """The page of the entry's copy here; GONE if there is none."""
+        copy = self.copy_of(entry)
+        return GONE if copy is None else copy.page
+
+    def add(self, member: M) -> None:
+        """A member on a page that somebody holds. Its parent is here."""
+        self.pool.share([member.page])
+        self.members[member.page] = member
+        if member.parent is not None:
+            member.parent.children += 1
+
+    def hold(self, pages: Sequence[int]) -> None:
+        """One more holder of members' pages: they stay."""
+        references = self.pool.references
+        self.idle -= sum(references(page) == 1 for page in pages)
+        self.pool.share(pages)
+
+    def let_go(self, pages: Iterable[int], used: int | None = None) -> None:
+        """One holder less. A page of no member is freed; `used` is noted on members that nobody else holds."""
+        references = self.pool.references
+        released = list(pages)
+        self.pool.release(released)
+        for page in dict.fromkeys(released):
+            member = self.members[page]
+            if member is not None and references(page) == 1:
+                self.idle += 1
+                if used is not None:
+                    member.used = used
+                self._order.add(member)
+
+    def touch(self, member: M, used: int) -> None:
+        """The member was of use now, wherever its page was read."""
+        member.used = used
+        self._order.add(member)
+
+    def following(self, count: int) -> list[M]:
+        """The next to go, at most `count`, children before parents. Changes nothing."""
+        return self._order.following(min(count, self.idle))
+
+    def may_go(self, member: M) -> bool:
+        """Whether the member could be let go right now."""
+        return member.page != GONE and self._order.is_idle_leaf(member)
+
+    def evict(self, count: int) -> list[M] | None:
+        """Lets the next `count` go, or none at all: None. Children come before parents."""
+        taken = self._order.take(count) if count <= self.idle else None
+        if taken is not None:
+            self._free(taken)
+        return taken
+
+    def remove(self, member: M) -> None:
+        """Lets this one go; it may go (`may_go`)."""
+        self.members[member.page] = None
+        if member.parent is not None:
+            member.parent.children -= 1
+            self._order.add(member.parent)  # type: ignore[arg-type]  # the parent of a member is one
+        self._free([member])
+
+    def clear(self) -> None:
+        """Nobody is a member any more. Pages that others hold become theirs alone."""
+        members = list(self)
+        for member in members:
+            self.members[member.page] = None
+        self._order.clear()
+        self._free(members)
+        self.idle = 0
+
+    def __iter__(self) -> Iterator[M]:
+        return iter([member for member in self.members if member is not None])
+
+    def stats(self) -> TierLoad:
+        """As of now. Pages whose content is on its way are in flight, like freed ones that a step may still see."""
+        pool, arriving = self.pool, len(self.incoming)
+        resident, in_flight = pool.resident - arriving, pool.in_flight + arriving
+        return TierLoad(self.tier, pool.total, pool.free, resident, in_flight, cached=self.idle)
+
+    def check(self) -> None:
+        """Counts everything anew. Raises RuntimeError with the first thing that does not add up."""
+        self.pool.check()
+        name = self.tier.name.lower()
+        children = [0] * len(self.members)
+        idle = 0
+        for page, member in enumerate(self.members):
+            if member is None:
+                continue
+            idle += self.pool.references(page) == 1
+            if member.page != page:
+                raise RuntimeError(f"{name} page {page} has a member that says {member.page}")
+            if (parent := member.parent) is not None:
+                place = parent.page
+                if place == GONE or self.members[place] is not parent:
+                    raise RuntimeError(f"{name} page {page} is resident without its parent")
+                children[place] += 1
+        for one in self:
+            if one.children != children[one.page]:
+                raise RuntimeError(f"{name} page {one.page} has {children[one.page]} children, counts {one.children}")
+        if idle != self.idle:
+            raise RuntimeError(f"{idle} {name} pages are idle, {self.idle} are counted")
+        self._order.check()
+
+    def _free(self, members: list[M]) -> None:
+        self.pool.release([member.page for member in members])
+        self.idle -= len(members)
+        for member in members:
+            member.page = GONE
+
+
+class DeviceLevel(Level[Entry]):
+    """The device: an entry is its own copy here."""
+
+    def __init__(self, pages: int) -> None:
+        super().__init__(Tier.DEVICE, pages)
+
+    def copy_of(self, entry: Entry) -> Entry | None:
+        return entry if entry.page != GONE else None
+
+    def entry_of(self, member: Entry) -> Entry:
+        return member
+
+    def store(self, entry: Entry, page: int, used: int) -> bool:
+        if entry.page != GONE or (entry.parent is not None and entry.parent.page == GONE):
+            return False
+        entry.page, entry.used, entry.children = page, used, 0
+        self.add(entry)
+        return True
+
+
+class LowerLevel(Level[Copy]):
+    """Host or disk: where an entry's copy is kept in the entry itself."""
+
+    def copy_of(self, entry: Entry) -> Copy | None:
+        return entry.host if self.tier is Tier.HOST else entry.disk
+
+    def entry_of(self, member: Copy) -> Entry:
+        return member.entry
+
+    def store(self, entry: Entry, page: int, used: int) -> bool:
+        parent = self.copy_of(entry.parent) if entry.parent is not None else None
+        if self.copy_of(entry) is not None or (entry.parent is not None and parent is None):
+            return False
+        copy = Copy(entry, page, parent, used=used)
+        self._note(entry, copy)
+        self.add(copy)
+        return True
+
+    def _free(self, members: list[Copy]) -> None:
+        super()._free(members)
+        for copy in members:
+            self._note(copy.entry, None)
+
+    def _note(self, entry: Entry, copy: Copy | None) -> None:
+        if self.tier is Tier.HOST:
+            entry.host = copy
+        else:
+            entry.disk = copy

@@ -1,0 +1,157 @@
+"""Pages between the tiers: let go downwards before their room is needed, brought back before they are.
+
+A page moves by copy, then flip. The engine thread decides and flips; threads of their own copy (`lane.py`).
+
+    engine thread   hold source, take target ── submit ┐            ┌ flip: the copy counts from now on, let go
+    lane                                               └─ copy ─────┘
+
+While it is copied, the source is read like before, and nobody sees the target. Both are held, so neither is handed out
+to anybody else, and a page that is committed is not written any more: nothing torn can be seen. An entry is on its way
+to a tier once, however many ask for it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.counters import RouteCounters, TierCounters
+from trunkline.agent.cache.entry import GONE, Entry
+from trunkline.agent.cache.fetch import Fetch
+from trunkline.agent.cache.level import DeviceLevel, LowerLevel
+from trunkline.agent.cache.lower import LowerTiers
+from trunkline.agent.cache.offload import Offload
+from trunkline.agent.cache.route import Route
+from trunkline.shared.names import PAGE_TOKENS, Tier
+from trunkline.shared.wire import TierLoad
+
+DEVICE_MARK = 0.90
+"""Of the device's pages; beyond, the next to go are copied to the host."""
+LEAST_WAIT_S = 0.1
+MOST_WAIT_S = 10.0
+"""Bounds of the time that a request waits for pages rather than computing them."""
+CLOSE_S = 10.0
+
+
+class Migration:
+    """Used from the engine thread only, except `stats`."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        device: DeviceLevel,
+        lower: LowerTiers,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetches = self._late = self._skipped = 0
+        self._clock = clock
+        self._device = device
+        self._host = LowerLevel(Tier.HOST, lower.host.pages)
+        self._uses = 0
+        self._up = Route(catalog, self._host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
+        self._down = Route(catalog, device, self._host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
+        self._routes = (self._up, self._down)
+        self._offload = Offload(catalog, self._down, DEVICE_MARK, clock)
+        self._up.before_evicting = self._offload.save
+
+    def on_landed(self, wake: Callable[[], None]) -> None:
+        """`wake` is called from another thread whenever there is something for `turn`; it must not wait."""
+        for route in self._routes:
+            route.lane.on_landed = wake
+
+    @property
+    def moving(self) -> bool:
+        return any(route.lane.moves for route in self._routes)
+
+    def turn(self) -> None:
+        """Flips what has landed, and keeps room. Never waits."""
+        while self._up.land(self._uses):
+            pass
+        while self._down.land():
+            pass
+        self._offload.turn()
+
+    def used(self, uses: int, pages: Iterable[int]) -> None:
+        """These pages of the device were of use; `uses` counts."""
+        self._uses = uses
+        for page in pages:
+            entry = self._device.members[page]
+            if entry is not None and entry.host is not None:
+                self._host.touch(entry.host, uses)
+
+    def save(self, count: int) -> None:
+        """The next `count` pages of the device are about to go: what is in no other tier is copied, at once."""
+        self._offload.save(count)
+
+    def fetch(self, entries: Sequence[Entry], prefill_rate: float) -> Fetch | None:
+        """Of pages that were verified, parents first. None: computing them, at so many tokens per second (0: not known
+        yet), is quicker than bringing them back."""
+        for entry in entries:
+            if entry.host is not None:
+                self._host.touch(entry.host, self._uses)
+        compute_s = len(entries) * PAGE_TOKENS / prefill_rate if prefill_rate else MOST_WAIT_S
+        if self._up.pages_per_s and len(entries) / self._up.pages_per_s > compute_s:
+            self._skipped += len(entries)
+            return None
+        self._fetches += 1
+        return Fetch(entries, compute_s)
+
+    def awaits(self, fetch: Fetch) -> bool:
+        """The pages are wanted on the device now: whether it is worth waiting for those that are not there."""
+        now = self._clock()
+        if fetch.wanted_at is None:
+            fetch.wanted_at = now
+            fetch.deadline = now + min(MOST_WAIT_S, max(LEAST_WAIT_S, fetch.compute_s))
+        if not fetch.ended and now > fetch.deadline:
+            fetch.ended = True
+            self._late += 1
+        if not fetch.ended:
+            self._advance(fetch)
+        fetch.seconds = now - fetch.wanted_at
+        return not fetch.ended
+
+    def tiers(self) -> tuple[TierLoad, ...]:
+        return (self._host.stats(),)
+
+    @property
+    def promote_rate(self) -> float:
+        """Tokens per second from the host to the device, as measured; 0: not yet."""
+        return self._up.pages_per_s * PAGE_TOKENS
+
+    def counters(self) -> TierCounters:
+        """What moved, ever."""
+        routes = {
+            (route.source.tier.name.lower(), route.target.tier.name.lower()): RouteCounters(
+                route.pages, route.bad, route.pages_per_s
+            )
+            for route in self._routes
+        }
+        return TierCounters(routes, self._fetches, self._late, self._skipped, self._offload.urgent)
+
+    def clear(self) -> None:
+        """Nothing is in a lower tier any more. What is on its way is dropped where it lands."""
+        self._host.clear()
+
+    def check(self) -> None:
+        """Raises RuntimeError with the first thing that does not add up."""
+        self._host.check()
+
+    def close(self) -> bool:
+        """Ends the lanes. False: one is still copying."""
+        ended = [route.lane.close(CLOSE_S) for route in self._routes]
+        return all(ended)
+
+    def _advance(self, fetch: Fetch) -> None:
+        """Sends what can be sent; the fetch has ended if nothing more is on its way."""
+        up: list[Entry] = []
+        coming = False
+        for entry in fetch.missing():
+            if entry.page != GONE or entry in self._device.incoming:
+                coming = True
+            elif entry.host is not None:
+                up.append(entry)
+            else:
+                break
+        if up:
+            coming |= self._up.send(up) > 0 or self._up.lane.full
+        fetch.ended = not coming

@@ -1,0 +1,68 @@
+"""Keeps room in a tier: what would go next is copied to the tier below, and then let go."""
+
+import math
+from collections.abc import Callable, Iterable
+
+from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.entry import Entry
+from trunkline.agent.cache.route import Route
+
+RETRY_S = 0.1
+"""After the tier below had no room."""
+
+
+class Offload:
+    """Above the mark, as far as the lane takes it. Used from the engine thread only.
+
+    A page is copied after its parent, so that the lower tier is prefix-closed too: what is copied with a leaf is the
+    part of its path that is not there yet, also where others still use it.
+    """
+
+    def __init__(self, catalog: Catalog, route: Route, mark: float, clock: Callable[[], float]) -> None:
+        """`mark`: the share of the upper tier's pages beyond which it gives some to the lower one."""
+        self._catalog = catalog
+        self._route = route
+        self._room = math.ceil(route.source.pool.total * (1.0 - mark))
+        self._clock = clock
+        self._retry_at = 0.0
+        self.urgent = 0
+        """Pages that were copied while somebody waited for their room, ever."""
+
+    def turn(self) -> None:
+        """Lets go what has its copy below, and sends what has none. Never waits."""
+        upper, lower = self._route.source, self._route.target
+        short = self._room - upper.pool.free - upper.pool.in_flight
+        if short <= 0 or self._route.lane.moves or self._clock() < self._retry_at:
+            return
+        following = upper.following(short)
+        for member in following:
+            if upper.may_go(member) and lower.copy_of(upper.entry_of(member)) is not None:
+                self._catalog.remove(upper, member)
+        sending = self._missing(upper.entry_of(member) for member in following)
+        if sending and not self._route.send(sending):
+            self._retry_at = self._clock() + RETRY_S
+
+    def save(self, count: int) -> None:
+        """The next `count` pages are about to go: copies those that are in the upper tier alone, and waits for it.
+        Rare, and better than to compute them again: when more is taken at once than the mark keeps free."""
+        upper = self._route.source
+        missing = self._missing(upper.entry_of(member) for member in upper.following(count))
+        self.urgent += len(missing)
+        self._route.carry(missing)
+
+    def _missing(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Of the entries and their paths what the lower tier lacks, parents first."""
+        missing: dict[Entry, None] = {}
+        for entry in entries:
+            missing.update(dict.fromkeys(self._path(entry, missing)))
+        return list(missing)
+
+    def _path(self, entry: Entry, chosen: dict[Entry, None]) -> list[Entry]:
+        """The part of the entry's path that the lower tier lacks, parents first."""
+        lower = self._route.target
+        path: list[Entry] = []
+        step: Entry | None = entry
+        while step is not None and step not in chosen and step not in lower.incoming and lower.copy_of(step) is None:
+            path.append(step)
+            step = step.parent
+        return path[::-1]

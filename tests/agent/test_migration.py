@@ -1,0 +1,308 @@
+"""Pages between tiers: rules one by one, then random traffic with moves that are late, fail and arrive damaged."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.agent.tiers import Memory, TierReplay
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.fetch import Fetch
+from trunkline.kernels.core import hash64
+from trunkline.shared.names import PAGE_TOKENS, Tier
+from trunkline.shared.namespace import Namespace
+
+NAMESPACE = Namespace("model", "float32", "layout")
+
+
+def chain_of(*blocks: int, tail: int = 1) -> Chain:
+    """A whole page of each number, then `tail` tokens."""
+    return Chain(NAMESPACE, [block for block in blocks for _ in range(PAGE_TOKENS)] + [99] * tail)
+
+
+def content(chain: Chain, index: int) -> bytes:
+    """What the KV of a page depends on: all tokens up to its end."""
+    return hash64(chain.tokens[: (index + 1) * PAGE_TOKENS].tobytes()).to_bytes(8, "little")
+
+
+class Node:
+    """A cache with tiers, used as an engine uses it."""
+
+    def __init__(self, pages: int, host: int, batch: int = 3) -> None:
+        self.memory = Memory(pages, host, batch)
+        self.sink = TierReplay()
+        self.cache = PageCache(pages, self.sink, self.memory.lower)
+
+    def compute(self, *blocks: int) -> None:
+        """A request that comes and ends."""
+        chain = chain_of(*blocks)
+        pages = self.cache.match(chain)
+        for index, page in enumerate(pages):
+            assert self.memory.read(page) == content(chain, index)
+        fresh = self.cache.allocate(len(chain.keys) - len(pages))
+        assert fresh is not None
+        for index, page in enumerate(fresh, len(pages)):
+            self.memory.write(page, content(chain, index))
+            pages.append(self.cache.commit(chain, index, page))
+        self.cache.release(pages)
+
+    def settle(self) -> None:
+        """Turns and moves until nothing happens any more."""
+        while True:
+            self.cache.turn()
+            self.cache.check()
+            if not self.memory.lanes.run():
+                return
+
+    def tiers(self, *blocks: int) -> list[Tier | None]:
+        """What a router believes about the pages of a chain."""
+        return [self.sink.tiers.get(key) for key in chain_of(*blocks).keys]
+
+    def fetch(self, *blocks: int) -> Fetch | None:
+        chain = chain_of(*blocks)
+        self.cache.release(self.cache.match(chain))
+        return self.cache.fetch(chain)
+
+
+D, H = Tier.DEVICE, Tier.HOST
+
+
+def test_beyond_the_mark_the_least_recently_used_go_to_the_host() -> None:
+    node = Node(pages=10, host=10)
+    node.compute(1, 2, 3, 4)
+    node.compute(5, 6, 7, 8, 9)
+    node.settle()
+    assert node.cache.stats().free == 1
+    node.compute(10)
+    assert node.cache.stats().free == 0
+    node.settle()
+    assert node.cache.stats().free == 1
+    assert node.tiers(1, 2, 3, 4) == [D, D, D, H]
+    # The path of what went is there too, so that the host is complete in itself.
+    assert [tier.resident for tier in node.cache.tiers()] == [9, 4]
+
+
+def test_what_is_needed_at_once_is_copied_at_once() -> None:
+    node = Node(pages=4, host=8)
+    for block in range(6):
+        node.compute(block)
+        node.settle()
+    assert node.cache.counters().urgent_pages == 0
+    node.compute(10, 11, 12)
+    assert [node.tiers(block) for block in range(6)] == [[H]] * 5 + [[D]]
+    assert node.cache.counters().urgent_pages == 2
+
+
+def test_pages_come_back_when_they_are_asked_for() -> None:
+    node = Node(pages=4, host=16)
+    node.compute(1, 2, 3)
+    node.settle()
+    node.compute(5, 6)
+    node.settle()
+    assert node.tiers(1, 2, 3) == [D, H, H]
+    fetch = node.fetch(1, 2, 3)
+    assert fetch is not None
+    assert node.cache.awaits(fetch)
+    assert node.cache.moving
+    assert node.cache.awaits(fetch), "asked twice, it comes once"
+    node.settle()
+    assert not node.cache.awaits(fetch)
+    node.compute(1, 2, 3)
+
+
+def test_two_readers_share_a_move() -> None:
+    node = Node(pages=4, host=16)
+    node.compute(1, 2, 3)
+    node.settle()
+    node.compute(5, 6)
+    node.settle()
+    one, two = node.fetch(1, 2, 3), node.fetch(1, 2, 3)
+    assert one is not None
+    assert two is not None
+    assert node.cache.awaits(one)
+    assert node.cache.awaits(two)
+    (up,) = [lane for lane in node.memory.lanes if lane.name == "host-to-device"]
+    assert up.moves == 1
+    node.settle()
+    assert not node.cache.awaits(one)
+    assert not node.cache.awaits(two)
+
+
+def test_a_page_that_is_read_while_it_is_copied_stays_where_it_is() -> None:
+    node = Node(pages=4, host=8)
+    node.compute(1, 2, 3, 4)
+    node.cache.turn()
+    chain = chain_of(1, 2, 3, 4)
+    pages = node.cache.match(chain)
+    assert len(pages) == 4
+    node.settle()
+    assert [node.memory.read(page) for page in pages] == [content(chain, index) for index in range(4)]
+    assert node.tiers(1, 2, 3, 4) == [D] * 4
+    node.cache.release(pages)
+    node.settle()
+    assert node.tiers(1, 2, 3, 4) == [D, D, D, H]
+
+
+def test_a_page_computed_meanwhile_makes_the_one_on_its_way_superfluous() -> None:
+    node = Node(pages=6, host=8)
+    node.compute(1, 2, 3, 4, 5, 6)
+    node.settle()
+    fetch = node.fetch(1, 2, 3, 4, 5, 6)
+    assert fetch is not None
+    assert node.cache.awaits(fetch)
+    node.compute(1, 2, 3, 4, 5, 7) if node.cache.stats().free else None
+    node.settle()
+    assert node.tiers(1, 2, 3, 4, 5) == [D] * 5
+
+
+def test_a_fetch_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(pages=4, host=16)
+    now = 0.0
+    node.cache._migration._clock = lambda: now  # type: ignore[union-attr]
+    node.compute(1, 2, 3, 4)
+    node.settle()
+    node.cache.prefill_rate = 16.0
+    fetch = node.fetch(1, 2, 3, 4)
+    assert fetch is not None
+    assert node.cache.awaits(fetch)
+    now = 1.5  # one page: a second to compute
+    assert not node.cache.awaits(fetch)
+    assert node.cache.counters().late_fetches == 1
+    node.settle()
+
+
+def test_what_is_quicker_to_compute_is_not_fetched() -> None:
+    node = Node(pages=4, host=16)
+    node.compute(1, 2, 3, 4)
+    node.cache.turn()
+    for lane in node.memory.lanes:
+        while lane.waiting:
+            lane.step()
+    node.settle()
+    fetch = node.fetch(1, 2, 3, 4)
+    assert fetch is not None
+    assert node.cache.awaits(fetch)
+    up = next(lane for lane in node.memory.lanes if lane.name == "host-to-device")
+    up.step(seconds=100.0)
+    node.settle()
+    node.compute(5, 6)
+    node.settle()
+    node.cache.prefill_rate = 1000.0
+    assert node.fetch(1, 2, 3, 4) is None
+    assert node.cache.counters().skipped_pages > 0
+
+
+@dataclass(eq=False)
+class Held:
+    chain: Chain
+    pages: list[int] = field(default_factory=list)
+    committed: int = 0
+
+
+class MigrationMachine(RuleBasedStateMachine):
+    """An engine's calls in any order, between moves that land late, not at all, or damaged."""
+
+    @initialize(pages=st.integers(2, 20), host=st.integers(1, 24), batch=st.integers(1, 5))
+    def start(self, pages: int, host: int, batch: int) -> None:
+        self.node = Node(pages, host, batch)
+        self.held: list[Held] = []
+        self.fetches: list[Fetch] = []
+        self.tickets: list[int] = []
+
+    @rule(blocks=st.lists(st.integers(0, 2), max_size=6))
+    def admit(self, blocks: list[int]) -> None:
+        cache, chain = self.node.cache, chain_of(*blocks)
+        self.node.sink.parents |= dict(zip(chain.keys[1:], chain.keys, strict=False))
+        pages = cache.match(chain)
+        for index, page in enumerate(pages):
+            assert self.node.memory.read(page) == content(chain, index)
+        if fetch := cache.fetch(chain):
+            self.fetches.append(fetch)
+        fresh = cache.allocate(len(chain.keys) - len(pages))
+        if fresh is None:
+            cache.release(pages)
+            return
+        for index, page in enumerate(fresh, len(pages)):
+            self.node.memory.write(page, content(chain, index))
+        self.held.append(Held(chain, pages + fresh, len(pages)))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from(self.held))
+        for index in range(held.committed, len(held.chain.keys)):
+            held.pages[index] = self.node.cache.commit(held.chain, index, held.pages[index])
+        held.committed = len(held.chain.keys)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        held = data.draw(st.sampled_from(self.held))
+        self.held.remove(held)
+        for index in range(len(held.pages)):
+            assert self.node.memory.read(held.pages[index]) == content(held.chain, index)
+        self.node.cache.release(held.pages)
+
+    @precondition(lambda self: self.fetches)
+    @rule(data=st.data())
+    def bring(self, data: st.DataObject) -> None:
+        fetch = data.draw(st.sampled_from(self.fetches))
+        if not self.node.cache.awaits(fetch):
+            self.fetches.remove(fetch)
+
+    @rule()
+    def turn(self) -> None:
+        self.node.cache.turn()
+
+    @precondition(lambda self: any(lane.waiting for lane in self.node.memory.lanes))
+    @rule(data=st.data(), fail=st.booleans(), bad=st.sets(st.integers(0, 4), max_size=2))
+    def land(self, data: st.DataObject, fail: bool, bad: set[int]) -> None:
+        lanes = [lane for lane in self.node.memory.lanes if lane.waiting]
+        data.draw(st.sampled_from(lanes)).step(bad, fail=fail)
+
+    @rule()
+    def settle(self) -> None:
+        self.node.settle()
+
+    @rule()
+    def step(self) -> None:
+        if self.tickets:
+            self.node.cache.pool.step_end(self.tickets.pop())
+        else:
+            self.tickets.append(self.node.cache.pool.step_begin())
+
+    @rule()
+    def clear(self) -> None:
+        self.node.cache.clear()
+
+    @invariant()
+    def adds_up(self) -> None:
+        if not hasattr(self, "node"):
+            return
+        cache = self.node.cache
+        cache.check()
+        believed = {key: entry.tier for key, entry in cache._catalog.entries.items()}
+        assert self.node.sink.tiers == believed
+        for tier in cache.tiers():
+            assert tier.free + tier.resident + tier.in_flight == tier.total
+
+    def teardown(self) -> None:
+        if not hasattr(self, "node"):
+            return
+        cache = self.node.cache
+        for ticket in self.tickets:
+            cache.pool.step_end(ticket)
+        for held in self.held:
+            cache.release(held.pages)
+        self.node.settle()
+        for tier in cache.tiers():
+            assert (tier.in_flight, tier.resident) == (0, tier.cached)
+        cache.clear()
+        assert all(tier.free == tier.total for tier in cache.tiers())
+
+
+TestMigration = MigrationMachine.TestCase
+TestMigration.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
