@@ -120,6 +120,8 @@ class EdgeProtocol(HttpToolsProtocol):
         if isinstance(cycle, Exchange) and cycle.reading:
             self.deadline = _NEVER
             cycle.fail(RequestError(f"the body did not arrive within {self._deadlines.body:g} s", status=408))
+        elif self._in_head:
+            self._reject(RequestError(f"the headers did not arrive within {self._deadlines.head:g} s", status=408))
         else:
             self._close()
 

@@ -99,10 +99,11 @@ class Relay:
 
     def abandon(self) -> None:
         """The router stops."""
+        error = Overloaded("the router is shutting down", retry_after=1.0, status=503)
         if self._headers is not None:
-            self._end_with_error(NodeFailure("the router is shutting down"))
+            self._end_with_error(error)
         else:
-            self._refuse(Overloaded("the router is shutting down", retry_after=1.0, status=503))
+            self._refuse(error)
 
     def pause(self) -> None:
         """The client reads more slowly than the node writes."""
@@ -181,7 +182,7 @@ class Relay:
         if self._headers is not None:
             log.warning("request %s: node %s: %s", self._client.request_id, choice.node.name, failure)
             context.counters.broken += 1
-            self._end_with_error(failure)
+            self._end_with_error(self._upstream(failure, 502))
             return
         if failure.stale:
             self._settle()
@@ -194,7 +195,7 @@ class Relay:
             self._move_on(str(failure))
         else:
             status = 504 if failure.timeout else 502
-            self._refuse(RequestError(f"node {choice.node.name}: {failure}", status=status, kind="upstream_error"))
+            self._refuse(self._upstream(failure, status))
 
     # Tries.
 
@@ -234,11 +235,13 @@ class Relay:
         self._close()
         self._client.refuse(error)
 
-    def _end_with_error(self, failure: NodeFailure) -> None:
+    def _upstream(self, failure: NodeFailure, status: int) -> RequestError:
+        return RequestError(f"node {self._choice.node.name}: {failure}", status=status, kind="upstream_error")
+
+    def _end_with_error(self, error: RequestError) -> None:
         """The response began: an event stream ends with an error event if its framing allows, else it breaks off."""
         tail = None
         if self._connection is not None and self._is_stream():
-            error = RequestError(f"node {self._choice.node.name}: {failure}", status=502, kind="upstream_error")
             tail = self._connection.framed_end(b"data: " + msgspec.json.encode(error.body()) + b"\n\n")
         self._close()
         if tail is None:

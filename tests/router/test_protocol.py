@@ -202,6 +202,8 @@ def test_slow_body_slow_head_and_idle_connections_end() -> None:
                 reply = await body.reply()
                 assert (reply.status, reply.error["param"]) == (408, None)
                 assert await body.closed()
+                reply = await head.reply()
+                assert (reply.status, reply.error["param"]) == (408, None)
                 assert await head.closed()
                 assert await idle.closed()
             await until(served.idle)
