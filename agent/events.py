@@ -195,7 +195,8 @@ class EventPublisher:
                 request = decode_request(b"".join(frames))
             except WireError as error:
                 self._bad_requests += 1
-                log.warning("events: request ignored: %s", error)
+                if self._bad_requests.bit_count() == 1:  # 1, 2, 4, ...: whoever sends junk fills no disk
+                    log.warning("events: %d requests ignored so far, the last: %s", self._bad_requests, error)
                 continue
             for message in self._log.answer(request):
                 try:

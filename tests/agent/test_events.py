@@ -158,6 +158,17 @@ def test_a_request_over_the_cap_costs_its_sender_the_connection() -> None:
         assert publisher.error is None
 
 
+def test_junk_without_end_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with running() as (publisher, peer):
+        for _ in range(300):
+            peer.answers.send(b"junk")
+        assert peer.ask(SnapshotRequest(WIRE_VERSION)) is not None
+        assert publisher.stats()["bad_requests"] == 300
+    lines = [record.message for record in caplog.records if "ignored" in record.message]
+    assert len(lines) == 9  # 1, 2, 4, ..., 256
+    assert "256 requests" in lines[-1]
+
+
 def test_a_follower_that_does_not_read_loses_batches_and_blocks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.agent.events.PUB_QUEUE", 2)
     with running() as (publisher, quick):
