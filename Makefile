@@ -8,7 +8,7 @@ PORT ?= 8000
 AGENT_PORT ?= 8100
 AGENTS ?= 2
 
-.PHONY: setup up test lint bench lock clean
+.PHONY: setup up test redis lint bench lock clean
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -32,7 +32,15 @@ $(VENV)/.ready: $(VENV)/.packages pyproject.toml $(RUST)
 up: setup
 	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT) --agent-port $(AGENT_PORT)
 
-test: setup
+# Tests of several routers run a real Redis. A machine without one fails here: nothing is skipped.
+redis:
+	@command -v redis-server >/dev/null || sh -c '\
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || \
+	    { echo "the tests need redis-server: as root, apt-get install redis-server" >&2; exit 1; }; \
+	  echo "==> installing redis-server"; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server >/dev/null'
+
+test: setup redis
 	cargo test --quiet --manifest-path kernels/core/Cargo.toml --no-default-features --locked
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 

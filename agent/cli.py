@@ -3,6 +3,8 @@
 import logging
 import re
 import socket
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +15,18 @@ from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.threads import spin_briefly
 from trunkline.agent.listen import listen
 from trunkline.agent.models_cli import models, pull_with_progress
+from trunkline.agent.registration import Registry
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import AGENT_PORT
+from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
 
 __all__ = ["agent", "models"]
 
 _DEFAULTS = EngineLimits()
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
+_URL = re.compile(r"https?://[^/?#@\s]+/?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?I?)B?", re.IGNORECASE)
 
 
@@ -46,6 +51,15 @@ def agent(
     ] = _DEFAULTS.patience,
     events_port: Annotated[int, typer.Option(min=0, max=65535, help="Event stream. 0: any free port.")] = 0,
     replay_port: Annotated[int, typer.Option(min=0, max=65535, help="Replays and snapshots. 0: any.")] = 0,
+    registry: Annotated[
+        str | None, typer.Option(help="Redis where routers find this node: redis://host:port/db, or rediss://")
+    ] = None,
+    registry_password_file: Annotated[
+        Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(help="URL at which routers reach this node. [default: --host and --port]")
+    ] = None,
     cluster_secret_file: Annotated[
         Path | None, typer.Option(help=f"Secret that routers prove to know. Also in ${VARIABLE}.")
     ] = None,
@@ -55,6 +69,9 @@ def agent(
     _start_logging(log_level)
     if step_tokens <= max_running:
         raise ConfigError(f"--step-tokens: {step_tokens} leaves no room for prefill beside {max_running} sequences")
+    if advertise is not None and registry is None:
+        raise ConfigError(f"--advertise {advertise} needs a --registry to be told to")
+    address = registry_address(registry, registry_password_file) if registry is not None else None
     settings = AgentSettings(
         model=_resolve(model),
         served_name=served_name or _name_of(model),
@@ -75,6 +92,8 @@ def agent(
     )
     with listen(host, port) as listener:
         spin_briefly()
+        if address is not None:
+            settings = replace(settings, registry=Registry(address, _advertised(advertise, listener)))
         # Imported here: torch takes seconds, and what can go wrong before should show at once.
         from trunkline.agent.server import serve
 
@@ -87,6 +106,18 @@ def parse_bytes(text: str, key: str) -> int:
     if match is None or (size := int(float(match.group(1)) * _UNITS[match.group(2).upper()])) < 1:
         raise ConfigError(f"{key}: {text!r} is no size in bytes, such as 512MiB or 2GiB")
     return size
+
+
+def _advertised(url: str | None, listener: socket.socket) -> str:
+    """What the registry tells routers. Raises ConfigError for an address that nobody else can reach."""
+    if url is not None:
+        if not _URL.fullmatch(url):
+            raise ConfigError(f"--advertise {url!r} is not of the form http://host:port")
+        return url.rstrip("/")
+    host, port = listener.getsockname()[:2]
+    if ip_address(host).is_unspecified:
+        raise ConfigError(f"--host {host} says not where routers reach this node: give --advertise http://HOST:{port}")
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _resolve(model: str) -> Path:

@@ -38,6 +38,9 @@ class AgentCollector(Collector):
             answers.add_metric((path, str(status)), count)
         yield answers
         yield _gauge("ready", "1 while requests are taken", float(self._node.state is State.READY))
+        registration = self._node.registration
+        registered = None if registration is None else float(registration.registered)
+        yield GaugeMetricFamily("trunkline_agent_registered", "1 while the lease is renewed", registered)
         if serving := self._node.serving:
             yield from _of_load(serving.engine.load())
             yield from _of_status(serving.engine.status())

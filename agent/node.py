@@ -10,6 +10,7 @@ from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
 from trunkline.agent.events import EventPublisher
 from trunkline.agent.prepare import Preparer
+from trunkline.agent.registration import Registration
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import Overloaded
 from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, TEXT_CHUNK
@@ -44,6 +45,8 @@ class Node:
         self.state = State.LOADING
         self.serving: Serving | None = None
         """None until the node has loaded; still there while it closes."""
+        self.registration: Registration | None = None
+        """None: no registry, or not loaded yet."""
         self._engine: Engine | None = None
         self._events: EventPublisher | None = None
 
@@ -58,6 +61,11 @@ class Node:
         self.serving = Serving(engine, text, preparer, self._events)
         if self.state is State.LOADING:
             self.state = State.READY
+            settings = self.settings
+            if settings.registry is not None:
+                epoch = self._events.epoch
+                self.registration = Registration(settings.registry, settings.node, epoch, settings.secret)
+                self.registration.start()
 
     def ready(self) -> Serving:
         """Raises Overloaded (503) unless requests can be served now."""
@@ -70,10 +78,14 @@ class Node:
     def drain(self) -> None:
         """No new requests; those that run go on."""
         self.state = State.CLOSING
+        if self.registration is not None:
+            self.registration.leave()
 
     async def close(self) -> None:
         """Ends what still runs. Idempotent; also for a node whose `start` has failed."""
         self.drain()
+        if self.registration is not None:
+            await self.registration.close()
         if self.serving is not None:
             self.serving.preparer.close()
         if self._engine is not None:

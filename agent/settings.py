@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.registration import Registry
 from trunkline.shared.names import AGENT_PORT
 
 
@@ -31,5 +32,7 @@ class AgentSettings:
     threads: int | None = None
     """None: torch's choice."""
     limits: EngineLimits = field(default_factory=EngineLimits)
+    registry: Registry | None = None
+    """None: routers know the node by its URL."""
     secret: str | None = field(default=None, repr=False)
     """Cluster secret. None: the node belongs to no cluster."""

@@ -69,14 +69,19 @@ def api(context: Context) -> FastAPI:
 
     @app.get("/readyz")
     async def readyz(response: Response) -> dict[str, object]:
-        """Ready when a node is whose summary is complete, or known to be guesswork."""
+        """Ready when a node is whose summary is complete, or known to be guesswork. After a start: when all are."""
         nodes = context.registry.nodes
         ready = [
             node.name for node in nodes if node.state is NodeState.READY and node.summary is not SummaryStatus.SYNCING
         ]
-        response.status_code = 200 if ready else 503
+        missing = context.warmup.missing()
+        response.status_code = 200 if ready and not missing else 503
         degraded = [node.name for node in nodes if node.name in ready and node.summary is not SummaryStatus.EXACT]
-        return {"status": "ready" if ready else "waiting for a node", "ready": ready, "degraded": degraded}
+        replicas = context.replicas
+        if replicas is not None and not replicas.link.connected:
+            degraded.append(f"registry {replicas.address}: {replicas.link.error}")
+        status = "waiting for a node" if not ready else "starting" if missing else "ready"
+        return {"status": status, "ready": ready, "missing": missing, "degraded": degraded}
 
     @app.get("/metrics")
     async def scrape() -> Response:
@@ -103,6 +108,7 @@ def view(context: Context) -> dict[str, object]:
         nodes.append({**seen, "placed": placed})
     return {
         "nodes": nodes,
+        "registry": context.replicas.view() if context.replicas is not None else None,
         "router": {
             "inflight": counters.inflight,
             "responses": {str(status): count for status, count in sorted(counters.responses.items())},

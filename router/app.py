@@ -20,6 +20,7 @@ from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
+from trunkline.router.warmup import WarmUp
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.wire import Finished, Load
 
@@ -40,14 +41,27 @@ class Router(NodeListener):
     def __init__(self, settings: Settings, tenants: Tenants, *, timing: Timing | None = None) -> None:
         """Raises ConfigError for bad node URLs."""
         index = PrefixIndex(max_keys=settings.max_summary_keys)
+        registry = Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header)
+        if settings.registry is None:
+            replicas, scheduler = None, Scheduler(index, settings.scheduler)
+            warmup = WarmUp(registry)
+        else:
+            # Imported here: it brings in a Redis client, which takes a tenth of a second.
+            from trunkline.router.replicas.replicas import Replicas
+
+            replicas = Replicas(settings.registry, settings, registry, index, tenants.secret)
+            scheduler = replicas.scheduler
+            warmup = WarmUp(registry, replicas.missing)
         self.context = Context(
             settings=settings,
-            registry=Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header),
-            scheduler=Scheduler(index, settings.scheduler),
+            registry=registry,
+            scheduler=scheduler,
             tenants=tenants,
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
             ticker=Ticker(),
             counters=Counters(),
+            warmup=warmup,
+            replicas=replicas,
         )
 
     def server(self) -> uvicorn.Server:
@@ -80,6 +94,10 @@ class Router(NodeListener):
     def on_finished(self, node: Node, finished: Finished) -> None:
         self.context.scheduler.on_finished(node, finished)
 
+    def on_identified(self, node: Node) -> None:
+        if self.context.replicas is not None:
+            self.context.replicas.peers.fold(node)
+
     def on_void(self, node: Node) -> None:
         self.context.scheduler.on_void(node)
         self.context.pools.drop(node)
@@ -89,11 +107,15 @@ class Router(NodeListener):
         context = self.context
         context.ticker.start()
         await context.registry.start()
+        if context.replicas is not None:
+            context.replicas.start()
         try:
             yield
         finally:
             # Responses that outlived the drain deadline end with an error, not in silence.
             context.ticker.abandon()
+            if context.replicas is not None:
+                await context.replicas.close()
             await context.registry.close()
             await context.ticker.close()
             await context.pools.close()

@@ -14,18 +14,27 @@ from trunkline.router.status import show
 from trunkline.router.tenants import Tenants, load_tenants
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import ROUTER_PORT
+from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import load_secret
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def router(
-    node: Annotated[list[str], typer.Option(help="Base URL of a node, once for each: http://10.0.0.1:8100")],
+    node: Annotated[
+        list[str] | None, typer.Option(help="Base URL of a node, once for each: http://10.0.0.1:8100")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = ROUTER_PORT,
     tenants: Annotated[Path | None, typer.Option(help="TOML file of tenants and their API keys.")] = None,
     cluster_secret_file: Annotated[
         Path | None, typer.Option(help="Secret shared with the agents; else TRUNKLINE_CLUSTER_SECRET.")
+    ] = None,
+    registry: Annotated[
+        str | None, typer.Option(help="Redis where agents and routers register: redis://host:port/db, or rediss://")
+    ] = None,
+    registry_password_file: Annotated[
+        Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")
     ] = None,
     max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
     log_level: Annotated[str, typer.Option(help=" | ".join(LOG_LEVELS))] = "info",
@@ -40,17 +49,21 @@ def router(
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     secret = load_secret(cluster_secret_file)
     who = Tenants(secret) if tenants is None else load_tenants(tenants, secret)
+    if not node and registry is None:
+        raise ConfigError("no nodes: give a --node for each, or a --registry where they register")
     settings = Settings(
-        nodes=tuple(node),
+        nodes=tuple(node or ()),
         host=host,
         port=port,
         max_inflight=max_inflight,
         admin_token=os.environ.get("TRUNKLINE_ADMIN_TOKEN") or None,
+        registry=registry_address(registry, registry_password_file) if registry is not None else None,
     )
     server = Router(settings, who).server()
     listener = bind(host, port)
     address = listener.getsockname()
-    print(f"router on http://{address[0]}:{address[1]} with {len(node)} nodes", flush=True)
+    found = f"{len(settings.nodes)} nodes" + (f", others from {settings.registry}" if settings.registry else "")
+    print(f"router on http://{address[0]}:{address[1]} with {found}", flush=True)
     # What lives as long as the process need not be looked at again, and requests make next to no cycles.
     gc.collect()
     gc.freeze()

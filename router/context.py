@@ -1,6 +1,7 @@
 """What every request uses: the parts of one router."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Registry
@@ -9,6 +10,10 @@ from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
+from trunkline.router.warmup import WarmUp
+
+if TYPE_CHECKING:
+    from trunkline.router.replicas.replicas import Replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +27,6 @@ class Context:
     pools: Pools
     ticker: Ticker
     counters: Counters
+    warmup: WarmUp
+    replicas: "Replicas | None"
+    """None: this router is alone."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trunkline.router.replicas.metrics import collect as collect_replicas
 from trunkline.router.summaries import SummaryStatus
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class RouterCollector(Collector):
         claims.add_metric(["assumed"], scheduler.assumed_claims.keys())
         yield claims
         yield from self._nodes()
+        yield from collect_replicas(context.replicas)
 
     def _nodes(self) -> Iterator[Metric]:
         scheduler = self._context.scheduler

@@ -70,6 +70,11 @@ class Node:
             return self.follower.status
         return SummaryStatus.ASSUMED if self.info is None and self.models != {} else SummaryStatus.SYNCING
 
+    @property
+    def identity(self) -> str:
+        """The same for every router of a fleet, and another one for each incarnation of an agent."""
+        return f"{self.host}:{self.port}" if self.info is None else f"{self.info.epoch:x}"
+
     def serves(self, model: str) -> bool:
         return self.models is None or model in self.models
 
@@ -106,6 +111,9 @@ class NodeListener:
 
     def on_finished(self, node: Node, finished: Finished) -> None:
         """The node reported a finished request; each once."""
+
+    def on_identified(self, node: Node) -> None:
+        """The node has said who it is: for the first time, or as another incarnation."""
 
     def on_void(self, node: Node) -> None:
         """What was assumed about the node's cache and load is void: it restarted, fell silent, or was removed."""

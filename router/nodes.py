@@ -88,6 +88,10 @@ class Registry:
         if watcher is not None:
             watcher.fail(error)
 
+    def look(self, node: Node) -> None:
+        """Something may have changed there: probes it now."""
+        self._watchers[node].look()
+
     def drain(self, node: Node, draining: bool = True) -> None:
         """Whether the node is to get new requests; those that run go on."""
         self._watchers[node].drain(draining)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trunkline.shared.names import MAX_BODY_BYTES, ROUTER_PORT
+from trunkline.shared.registry import RegistryAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Settings:
     """A router's configuration."""
 
     nodes: tuple[str, ...]
-    """Base URLs."""
+    """Base URLs. With a registry, nodes besides those that register."""
     host: str = "127.0.0.1"
     port: int = ROUTER_PORT
     max_inflight: int = 4096
@@ -75,5 +76,7 @@ class Settings:
     """Kept open to each node."""
     admin_token: str | None = None
     """Lets clients that are not on this host use /admin."""
+    registry: RegistryAddress | None = None
+    """Where nodes register, and other routers tell of their load. None: `nodes` are all, and this router is alone."""
     deadlines: Deadlines = Deadlines()
     scheduler: SchedulerSettings = SchedulerSettings()

@@ -74,10 +74,24 @@ def render(view: dict[str, Any]) -> Group:
         ("cached tokens", f"{checked['cached_tokens']:,} of {checked['prompt_tokens']:,} in the prompts that finished"),
         ("expected of these", f"{checked['expected_tokens']:,}"),
         ("false promises", f"{checked['false_promises']:,} of {checked['requests']:,}"),
+        *_registry(view["registry"]),
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
     ):
         totals.add_row(name, value)
     return Group(table, *problems, totals)
+
+
+def _registry(registry: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Rows about the registry and the other routers, if there is one."""
+    if registry is None:
+        return []
+    state = "connected" if registry["connected"] else f"[red]lost[/]: {escape(registry['error'])}"
+    routers = [
+        f"{escape(router['name'])} ({router['running']} running)"
+        + ("" if router["age_s"] is not None else " [red]silent[/]")
+        for router in registry["routers"]
+    ]
+    return [("registry", f"{escape(registry['address'])} {state}"), ("other routers", ", ".join(routers) or "none")]
 
 
 def _fetch(client: httpx.Client, url: str) -> httpx.Response:

@@ -49,6 +49,7 @@ class Tenants:
     def __init__(self, secret: str | None = None, by_digest: Mapping[str, Tenant] | None = None) -> None:
         """`by_digest`: tenants by the SHA-256 (hex) of their keys. None: everybody is one tenant."""
         self._by_digest = by_digest
+        self.secret = secret
         self.cluster_header = _cluster_header(secret)
         """A whole line, empty without a secret."""
         self._everybody = Tenant("default", "", self.cluster_header, forwards_credentials=True)

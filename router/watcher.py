@@ -91,6 +91,11 @@ class Watcher:
             self._set(NodeState.DRAINING, "")
         self._wake.set()
 
+    def look(self) -> None:
+        """Probes now; a node that is down is no longer let wait for its earlier failures."""
+        self._failures = 0
+        self._wake.set()
+
     def _retry_pause(self) -> float:
         return min(_FIRST_PAUSE_S * (1 << min(self._failures, 8)), self._timing.probe_backoff_s)
 
@@ -140,12 +145,15 @@ class Watcher:
             node.load, node.load_at = Load(), 0.0
             self._listener.on_void(node)
         await self._follow(probed.stream)
+        known = node.identity
         moved = node.models != probed.models or (node.info is None) != (probed.info is None)
         node.info, node.models = probed.info, probed.models
         if probed.info is not None:
             node.name = probed.info.node
         elif node.state is not NodeState.READY:
             log.warning("node %s: no event stream, what it caches is assumed from what it is sent", node.name)
+        if node.identity != known:
+            self._listener.on_identified(node)
         if moved:
             self._changed()
 

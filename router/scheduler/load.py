@@ -11,12 +11,16 @@ only about what is true whenever in that time it was made:
   not have begun (it begins with its last token, if it is not streamed).
 
 A late report never hides a placement and never counts one twice, so it causes no herd.
+
+Routers that share a fleet tell each other their accounts. The shares of the others count as the own one does; what a
+report says beyond them all is of somebody who tells nothing.
 """
 
 import math
 
 from trunkline.router.scheduler.cost import Offer
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
+from trunkline.router.scheduler.share import NO_SHARE, Share
 from trunkline.router.scheduler.window import WINDOW_S, Recent
 from trunkline.shared.wire import Finished, Load
 
@@ -36,6 +40,7 @@ class NodeLoad:
         "_prices",
         "_recent",
         "_reported",
+        "_shared",
         "_work_at",
         "_work_share",
         "excess",
@@ -63,15 +68,17 @@ class NodeLoad:
         self.prefill_rate = 0.0
         """Tokens per second, as last reported."""
         self._pairs = 0
+        self._shared = NO_SHARE
+        """What other routers told of theirs."""
         self._recent = Recent()
         self._reported = math.inf
         """Backlog in tokens as of the last report."""
         self._max_running = max_running
         self._decode_s = decode_s
         self._others = 0
-        """Requests of other routers, as of the last report."""
+        """Requests that no router told of, as of the last report."""
         self._others_s = 0.0
-        """Prefill of other routers' requests."""
+        """Prefill of such requests."""
         self._believed_until = now
         """Until then the last report counts."""
         self._work_share = 0.0
@@ -83,7 +90,8 @@ class NodeLoad:
         self.running += 1
         self.pending += uncached
         self._pairs += count
-        window = self._recent.place(uncached, self.pending, self.running, now)
+        shared = self._shared
+        window = self._recent.place(uncached, self.pending + shared.pending, self.running + shared.running, now)
         self._settle()
         work_s = (prices.per_token * uncached + prices.per_pair * count) * self.pace.slowness
         self._work_share = self._recent_work(now) + work_s / _WORK_WINDOW_S
@@ -106,7 +114,8 @@ class NodeLoad:
         """The node says itself how busy it is."""
         if load.prefill_rate > 0 and not self._prices.learned:
             self._prices.assume(load.prefill_rate)
-        self._recent.turn(self.pending, self.running, now)
+        shared = self._shared
+        self._recent.turn(self.pending + shared.pending, self.running + shared.running, now)
         self._reported = load.backlog_tokens
         backlog = load.backlog_tokens - self._recent.most_pending()
         self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
@@ -123,6 +132,16 @@ class NodeLoad:
         if uncached > 0 and finished.prefill_s > 0.0 and finished.output_tokens > 0:
             self.pace.learn(uncached, finished.cached_tokens, finished.prefill_s)
 
+    def share(self, now: float) -> Share:
+        """The own account, for other routers."""
+        return Share(self.running, self.pending, self._pairs, self._recent.placed(), self._recent_work(now))
+
+    def share_with(self, others: Share, now: float) -> None:
+        """What the other routers have there, all together."""
+        self._shared = others
+        self._recent.place(0, self.pending + others.pending, self.running + others.running, now)
+        self._settle()
+
     def offer(self, work: float) -> Offer:
         """What the node could do for a request that is so many seconds of work for a node like the fleet."""
         return work, self.wait_s + work * self.excess, self.fill
@@ -136,17 +155,18 @@ class NodeLoad:
 
     def utilisation(self, now: float) -> float:
         """Share of its time that the node needs for what was placed lately, or of its batch if that is more."""
-        return max(self._recent_work(now), self.fill)
+        return max(self._recent_work(now) + self._shared.work, self.fill)
 
     def _settle(self) -> None:
         """Prices the account."""
-        pending, prices = self.pending, self._prices
+        shared, prices = self._shared, self._prices
         slowness = self.pace.slowness
-        seconds = (pending * prices.per_token + self._pairs * prices.per_pair) * slowness
-        computed = pending - self._recent.placed() - self._reported
+        pending = self.pending + shared.pending
+        seconds = (pending * prices.per_token + (self._pairs + shared.pairs) * prices.per_pair) * slowness
+        computed = pending - self._recent.placed() - shared.recent - self._reported
         if computed > 0:
             seconds *= 1.0 - computed / pending
-        requests = self.running + self._others
+        requests = self.running + shared.running + self._others
         self.wait_s = seconds + self._others_s + self._decode_s * requests
         self.excess = slowness - 1.0
         self.fill = requests / self._max_running

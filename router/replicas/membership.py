@@ -1,0 +1,74 @@
+"""Which nodes the router watches, by their leases.
+
+A lease says that a node is there; its probes say whether it can be used. A node whose lease has ended goes when it does
+not answer either: a registry that lost its data, or that nodes cannot reach, takes nobody out who serves.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from trunkline.router.nodes import Node, NodeState, Registry
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.lease import Member, Notice
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Used on the event loop only, by one task. Nodes that the registry has from the start are never removed."""
+
+    def __init__(self, registry: Registry, secret: str | None) -> None:
+        self.refused: dict[str, str] = {}
+        """Members that are not watched, by id, and why."""
+        self.unleased: set[str] = set()
+        """Nodes that serve though their lease has ended, by id."""
+        self._registry = registry
+        self._secret = secret
+        self._nodes: dict[str, Node] = {}
+        """Those with a lease at some time, by id."""
+
+    async def apply(self, members: Sequence[Member]) -> None:
+        """These are all that have a lease."""
+        leased = {member.id for member in members}
+        for id in [id for id in self.refused if id not in leased]:
+            del self.refused[id]
+        for member in members:
+            self._join(member)
+        ended = [(id, node) for id, node in self._nodes.items() if id not in leased]
+        serving = {id for id, node in ended if node.state is NodeState.READY}
+        for id in serving - self.unleased:
+            log.warning("node %s has no lease any more, and serves: it is kept while it does", self._nodes[id].name)
+        self.unleased = serving
+        for id, node in ended:
+            if id not in serving:
+                log.warning("node %s has no lease and is %s: it is removed", node.name, node.state)
+                del self._nodes[id]
+                await self._registry.remove(node)
+
+    def notice(self, notice: Notice) -> None:
+        """A member joins, came back as another incarnation, or leaves."""
+        node = self._nodes.get(notice.member.id)
+        if node is not None:
+            self._registry.look(node)  # It is removed once it does not serve, after the next listing.
+        elif not notice.left:
+            self._join(notice.member)
+
+    def nodes(self) -> Iterable[Node]:
+        return self._nodes.values()
+
+    def _join(self, member: Member) -> None:
+        if member.id in self._nodes or member.id in self.refused:
+            return
+        if not member.is_genuine(self._secret):
+            self._refuse(member, "it does not prove to know the cluster secret")
+            return
+        try:
+            self._nodes[member.id] = self._registry.add(member.url)
+        except ConfigError as error:
+            self._refuse(member, str(error))
+        else:
+            log.info("node %s joins at %s", member.name, member.url)
+
+    def _refuse(self, member: Member, why: str) -> None:
+        self.refused[member.id] = why
+        log.warning("node %s is not watched: %s", member.name, why)

@@ -1,0 +1,365 @@
+"""Routers and nodes that find each other through a real Redis, which is killed, frozen and flushed meanwhile."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from tests.redis_server import RedisServer, redis_server
+from tests.router.fakes import FakeAgent
+from tests.router.serving import Served, ask, chat, request, run, serving, until
+from trunkline.agent.registration import Registration, Registry
+from trunkline.router.replicas import link as link_module
+from trunkline.router.replicas.link import Link
+from trunkline.router.replicas.replicas import Replicas
+from trunkline.router.tenants import Tenants
+from trunkline.router.timing import Timing
+from trunkline.shared import lease, registry
+
+SECRET = "a secret of the whole cluster"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same story in less time."""
+    monkeypatch.setattr(lease, "LEASE_S", 0.8)
+    monkeypatch.setattr("trunkline.router.replicas.peers.LEASE_S", 0.8)
+    monkeypatch.setattr("trunkline.agent.registration.RENEW_S", 0.2)
+    monkeypatch.setattr(link_module, "RENEW_S", 0.2)
+    monkeypatch.setattr(link_module, "WHOLE_S", 0.1)
+    monkeypatch.setattr(link_module, "ECHO_S", 0.6)
+    monkeypatch.setattr(link_module, "_LISTEN_S", 0.05)
+    monkeypatch.setattr(link_module, "_LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(registry, "ANSWER_S", 0.4)
+
+
+@pytest.fixture
+def redis() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def registered(redis: RedisServer, agent: FakeAgent, secret: str | None = None) -> AsyncIterator[Registration]:
+    registration = Registration(Registry(redis.address, agent.url), agent.name, agent.publisher.epoch, secret)
+    registration.start()
+    try:
+        yield registration
+    finally:
+        await registration.close()
+
+
+@asynccontextmanager
+async def fleet(
+    redis: RedisServer, routers: int = 2, nodes: int = 2
+) -> AsyncIterator[tuple[list[Served], list[FakeAgent]]]:
+    """Everybody knows everybody."""
+    async with AsyncExitStack() as stack:
+        agents = [await stack.enter_async_context(FakeAgent(f"n{index}")) for index in range(nodes)]
+        for agent in agents:
+            await stack.enter_async_context(registered(redis, agent))
+        served = [await stack.enter_async_context(serving([], registry=redis.address)) for _ in range(routers)]
+        await until(lambda: all(settled(router, nodes, routers - 1) for router in served))
+        yield served, agents
+
+
+def replicas(router: Served) -> Replicas:
+    found = router.router.context.replicas
+    assert found is not None
+    return found
+
+
+def link(router: Served) -> Link:
+    return replicas(router).link
+
+
+def ready(router: Served) -> int:
+    return len(router.router.context.registry.candidates("fake"))
+
+
+def settled(router: Served, nodes: int, others: int) -> bool:
+    return ready(router) == nodes and len(replicas(router).peers.heard()) == others and link(router).connected
+
+
+def running(router: Served) -> int:
+    """What this router takes to be under way in the fleet, whoever placed it."""
+    context = router.router.context
+    return round(sum(context.scheduler.load_of(node).fill for node in context.registry.nodes) * 64)
+
+
+def get(path: str) -> bytes:
+    return request(path, b"", method="GET")
+
+
+def test_nodes_join_serve_and_leave(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with FakeAgent("n0") as agent, serving([], registry=redis.address) as router:
+            assert (await ask(router.port, request())).status == 503, "not 404: a node may come that serves it"
+            async with registered(redis, agent) as registration:
+                await until(lambda: ready(router) == 1)
+                assert registration.registered
+                assert (await ask(router.port, request())).headers["x-trunkline-node"] == "n0"
+                agent.ready = False
+            await until(lambda: router.router.context.registry.nodes == ())
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "joins at" in caplog.text
+
+
+def test_a_node_that_leaves_is_looked_at_at_once(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before its next probe is due."""
+    monkeypatch.setattr("tests.router.serving.FAST", Timing(probe_s=600.0))
+
+    async def main() -> None:
+        async with (
+            FakeAgent("n0") as agent,
+            serving([], registry=redis.address) as router,
+            registered(redis, agent) as registration,
+        ):
+            await until(lambda: ready(router) == 1)
+            agent.ready = False
+            registration.leave()
+            await until(lambda: ready(router) == 0)
+
+    run(main())
+
+
+def test_a_node_that_dies_goes_with_its_lease(redis: RedisServer) -> None:
+    async def main() -> None:
+        async with serving([], registry=redis.address) as router:
+            async with FakeAgent("n0") as agent:
+                registration = Registration(Registry(redis.address, agent.url), "n0", 1, None)
+                registration.start()
+                await until(lambda: ready(router) == 1)
+                assert registration._task is not None
+                registration._task.cancel()  # no goodbye
+            await until(lambda: router.router.context.registry.nodes == ())
+            await until(lambda: redis.command("SMEMBERS", "trunkline:0:nodes") == b"*0\r\n")
+
+    run(main())
+
+
+def test_a_restarted_node_is_the_same_node(redis: RedisServer) -> None:
+    async def main() -> None:
+        async with (
+            FakeAgent("n0") as agent,
+            serving([], registry=redis.address) as router,
+            registered(redis, agent),
+        ):
+            await until(lambda: ready(router) == 1)
+            node = router.router.context.registry.nodes[0]
+            await agent.restart()
+            async with registered(redis, agent):
+                await until(lambda: node.info is not None and node.info.epoch == agent.publisher.epoch)
+                await until(lambda: ready(router) == 1)
+                assert router.router.context.registry.nodes == (node,)
+
+    run(main())
+
+
+def test_routers_count_each_others_requests(redis: RedisServer) -> None:
+    async def main() -> None:
+        async with fleet(redis) as ((one, other), agents):
+            for agent in agents:
+                agent.delay_s = 0.5
+            asking = [asyncio.create_task(ask(one.port, request(body=chat(f"question {index}")))) for index in range(6)]
+            await until(lambda: running(one) == 6 and running(other) == 6)
+            assert all(
+                other.router.context.scheduler.load_of(node).running == 0
+                for node in other.router.context.registry.nodes
+            )
+            shown = (await ask(other.port, get("/admin/nodes"))).json["registry"]
+            assert [entry["running"] for entry in shown["routers"]] == [6]
+            await asyncio.gather(*asking)
+            await until(lambda: running(one) == 0 and running(other) == 0)
+
+    run(main())
+
+
+def test_a_burst_over_two_routers_goes_to_one_node(redis: RedisServer) -> None:
+    """The claim of the first placement is known to the other router before the second request comes."""
+
+    async def main() -> None:
+        async with fleet(redis, nodes=4) as ((one, other), _):
+            for number in range(5):
+                body = chat(f"{number} " * 2000)
+                first = await ask(one.port, request(body=body))
+                received = replicas(other).peers.batches
+                await until(lambda received=received: replicas(other).peers.batches > received)
+                second = await ask(other.port, request(body=body))
+                assert second.headers["x-trunkline-node"] == first.headers["x-trunkline-node"]
+                assert int(second.headers["x-trunkline-matched-tokens"]) > 0
+
+    run(main())
+
+
+def test_the_load_of_a_router_that_dies_is_void(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with fleet(redis) as ((one, other), agents):
+            for agent in agents:
+                agent.delay_s = 3.0
+            asking = asyncio.create_task(ask(one.port, request()))
+            await until(lambda: running(other) == 1)
+            task = link(one)._task
+            assert task is not None
+            task.cancel()  # it says nothing any more, as a process that was killed
+            await until(lambda: running(other) == 0)
+            assert replicas(other).peers.heard() == {}
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    run(main())
+    assert "its share of the load is void" in caplog.text
+
+
+def test_a_router_that_leaves_says_so(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with fleet(redis, routers=1) as ((one,), _):
+            async with serving([], registry=redis.address):
+                await until(lambda: len(replicas(one).peers.heard()) == 1)
+            await until(lambda: replicas(one).peers.heard() == {} and link(one).routers == {})
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "leaves" in caplog.text
+
+
+def test_a_router_that_starts_knows_everything_before_it_is_ready(redis: RedisServer) -> None:
+    """Nodes, their summaries, and what the other router has under way."""
+
+    async def main() -> None:
+        async with fleet(redis, routers=1, nodes=3) as ((one,), agents):
+            for agent in agents:
+                agent.delay_s = 2.0
+            asking = asyncio.create_task(ask(one.port, request()))
+            await until(lambda: running(one) == 1)
+            async with serving([], registry=redis.address) as late:
+                waited = set()
+                while (answer := await ask(late.port, get("/readyz"))).status != 200:
+                    waited |= {what.split(" ")[0] for what in answer.json["missing"]}
+                assert settled(late, 3, 1)
+                assert running(late) == 1
+                assert all(node.summary == "exact" for node in late.router.context.registry.nodes)
+                assert waited <= {"registry", "node", "router"}
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_without_redis_service_goes_on_loudly_and_heals(
+    redis: RedisServer, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with fleet(redis) as ((one, other), _agents):
+            for turn in range(2):
+                (redis.kill if how == "kill" else redis.freeze)()
+                await until(lambda: not link(one).connected and not link(other).connected)
+                for router in (one, other):
+                    for _ in range(5):
+                        assert (await ask(router.port, request())).status == 200
+                    readyz = await ask(router.port, get("/readyz"))
+                    assert readyz.status == 200
+                    assert any("registry unix://" in entry for entry in readyz.json["degraded"])
+                    metrics = (await ask(router.port, get("/metrics"))).body.decode()
+                    assert "trunkline_router_registry_connected 0.0" in metrics
+                    assert f"trunkline_router_registry_losses_total {turn + 1}.0" in metrics
+                    shown = (await ask(router.port, get("/admin/nodes"))).json["registry"]
+                    assert not shown["connected"]
+                    assert shown["error"]
+                await until(lambda: replicas(one).peers.heard() == {})
+                await asyncio.to_thread(redis.start if how == "kill" else redis.thaw)
+                await until(lambda: settled(one, 2, 1) and settled(other, 2, 1))
+            # Members are back as well: a router that comes now finds everybody.
+            async with serving([], registry=redis.address) as late:
+                await until(lambda: settled(late, 2, 2))
+
+    run(main())
+    assert "other routers' load is not known" in caplog.text
+
+
+def test_a_flushed_redis_heals(redis: RedisServer) -> None:
+    async def main() -> None:
+        async with fleet(redis) as ((one, other), _agents):
+            for _ in range(3):
+                redis.command("FLUSHALL")
+                for router in (one, other):
+                    assert (await ask(router.port, request())).status == 200
+            await until(lambda: redis.command("SCARD", "trunkline:0:nodes") == b":2\r\n")
+            await until(lambda: redis.command("SCARD", "trunkline:0:routers") == b":2\r\n")
+            await until(lambda: settled(one, 2, 1) and settled(other, 2, 1))
+            assert link(one).losses == 0
+
+    run(main())
+
+
+def test_a_node_without_a_lease_is_kept_while_it_serves(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with FakeAgent("n0") as agent, serving([], registry=redis.address) as router:
+            async with registered(redis, agent):
+                await until(lambda: ready(router) == 1)
+            await until(lambda: len(replicas(router).membership.unleased) == 1)
+            assert (await ask(router.port, request())).status == 200
+            async with registered(redis, agent):
+                await until(lambda: not replicas(router).membership.unleased)
+
+    run(main())
+    assert "has no lease any more, and serves" in caplog.text
+
+
+def test_a_member_that_does_not_know_the_secret_is_refused(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        tenants = Tenants(SECRET)
+        async with FakeAgent("thief") as thief, FakeAgent("n0", secret=SECRET) as agent:
+            async with (
+                serving([], registry=redis.address, tenants=tenants) as router,
+                registered(redis, thief),
+                registered(redis, agent, SECRET),
+            ):
+                await until(lambda: ready(router) == 1 and len(replicas(router).membership.refused) == 1)
+                assert [node.name for node in router.router.context.registry.nodes] == ["n0"]
+            assert thief.probes == 0, "the secret was not sent there"
+
+    run(main())
+    assert "does not prove to know the cluster secret" in caplog.text
+
+
+def test_garbage_in_redis_is_counted_and_ignored(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with fleet(redis, routers=1, nodes=1) as ((router,), _):
+            redis.command("SET", "trunkline:0:node:junk", "not-json")
+            redis.command("SADD", "trunkline:0:nodes", "junk")
+            redis.command("SET", "trunkline:0:node:bad", '\'{"kind":"node","id":"bad","url":"ftp://x","name":"bad"}\'')
+            redis.command("SADD", "trunkline:0:nodes", "bad")
+            for channel in ("members", "load"):
+                redis.command("PUBLISH", f"trunkline:0:{channel}", "junk")
+            await until(lambda: link(router).bad_frames == 2)
+            await until(lambda: set(replicas(router).membership.refused) == {"bad"})
+            assert (await ask(router.port, request())).status == 200
+            assert link(router).losses == 0
+
+    run(main())
+    assert "does not decode" in caplog.text
+
+
+def test_a_password_is_used_and_never_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with redis_server("--requirepass", "hunter2secret") as redis:
+            async with serving([], registry=redis.address) as router:
+                await until(lambda: "wants a password" in link(router).error)
+            monkeypatch.setenv("TRUNKLINE_REGISTRY_PASSWORD", "hunter2secret")
+            async with serving([], registry=redis.address) as router:
+                await until(lambda: link(router).connected)
+                shown = (await ask(router.port, get("/admin/nodes"))).body.decode()
+                redis.kill()
+                await until(lambda: not link(router).connected)
+            assert "hunter2secret" not in shown + caplog.text + repr(redis.address)
+
+    with caplog.at_level(logging.DEBUG):
+        run(main())
