@@ -41,6 +41,20 @@ def router(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> 
     _show("router", run(rounds, _peers(peer)), json_file)
 
 
+@bench.command()
+def sim(
+    trace: Annotated[Path, typer.Option(help="Mooncake JSONL with blocks of 512 tokens; it is replayed in small.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Replays to the real cluster.")] = 2,
+    requests: Annotated[int, typer.Option(min=10, help="Of the trace's, those that are short enough.")] = 100,
+    profile: Annotated[Path | None, typer.Option(help="Also write the fitted profile to this .json file.")] = None,
+    json_file: _Json = None,
+) -> None:
+    """The simulator against a real cluster: fits a profile, and replays a trace to both."""
+    from trunkline.loadtest.bench.simulator import run
+
+    _show("sim", run(trace, rounds, requests, profile), json_file)
+
+
 def _peers(given: list[str] | None) -> dict[str, str]:
     peers = dict(peer.partition("=")[::2] for peer in given or ())
     for name, url in peers.items():

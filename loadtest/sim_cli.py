@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trunkline.loadtest.sim import on_ray, plot
 from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare, run_all
 from trunkline.loadtest.sim.policies import find_policies
 from trunkline.loadtest.sim.profile import PROFILES, find_profile
@@ -22,9 +23,9 @@ def sim(
     trace: Annotated[list[Path], typer.Option(help="Mooncake JSONL, or Azure .csv; once for each trace.")],
     nodes: Annotated[int, typer.Option(min=1, max=4096)] = 8,
     policy: Annotated[str, typer.Option(help="Names, separated by commas, or all.")] = "trunkline",
-    profile: Annotated[str, typer.Option(help=f"Model and hardware of a node: {', '.join(PROFILES)}.")] = (
-        "llama-8b-h100"
-    ),
+    profile: Annotated[
+        str, typer.Option(help=f"Model and hardware of a node: a .json file, or {', '.join(PROFILES)}.")
+    ] = "llama-8b-h100",
     cache_tokens: Annotated[
         str | None, typer.Option(help="KV of each node in tokens; inf: nothing is evicted. Default: the profile's.")
     ] = None,
@@ -49,7 +50,11 @@ def sim(
     block_tokens: Annotated[int, typer.Option(help="Tokens in a block of the trace.")] = 512,
     skip_bad: Annotated[bool, typer.Option(help="Leave out lines that cannot be used, and count them.")] = False,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at once, each in its own process.")] = 1,
+    ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster of RAY_ADDRESS, or a local one.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,
+    plot_file: Annotated[
+        Path | None, typer.Option("--plot", help=f"Also draw the comparison: {', '.join(plot.SUFFIXES)}.")
+    ] = None,
 ) -> None:
     """Replay traces to a simulated fleet, once for each routing policy, and compare."""
     policies = find_policies(policy)
@@ -68,6 +73,10 @@ def sim(
     )
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    if plot_file is not None:
+        plot.check(plot_file)
+    if ray:
+        on_ray.check()
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=_FILE_WIDTH)
     prepared = []
@@ -75,11 +84,13 @@ def sim(
         one = prepare(path, scenario)
         console.print(_headline(one), highlight=False)
         prepared.append(one)
-    rows = _run(prepared, policies, jobs)
+    rows = _run(prepared, policies, jobs, ray=ray)
     for name, some in groupby(rows, key=lambda row: row.trace):
         console.print(table(name, list(some)))
     if json_file is not None:
         _write(json_file, prepared, rows)
+    if plot_file is not None:
+        plot.draw(plot_file, rows)
 
 
 def _tokens(text: str | None, profile: str) -> int | None:
@@ -102,13 +113,17 @@ def _headline(prepared: Prepared) -> str:
     )
 
 
-def _run(prepared: list[Prepared], policies: list[str], jobs: int) -> list[Row]:
+def _run(prepared: list[Prepared], policies: list[str], jobs: int, *, ray: bool) -> list[Row]:
     tasks = [(one, name) for one in prepared for name in policies]
     total = sum(len(one.trace.records) for one, _ in tasks)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{len(tasks)} runs", total=total)
-        return run_all(tasks, min(jobs, len(tasks)), lambda placed: bar.update(task, completed=placed))
+
+        def progress(placed: int) -> None:
+            bar.update(task, completed=placed)
+
+        return on_ray.run_all(tasks, progress) if ray else run_all(tasks, min(jobs, len(tasks)), progress)
 
 
 def _write(path: Path, prepared: list[Prepared], rows: list[Row]) -> None:

@@ -106,10 +106,14 @@ def view(context: Context) -> dict[str, object]:
         load = scheduler.load_of(node)
         placed = {"running": load.running, "pending_tokens": load.pending, "prefill_rate": round(load.prefill_rate, 1)}
         nodes.append({**seen, "placed": placed})
+    access_log = context.access_log
     return {
         "nodes": nodes,
         "registry": context.replicas.view() if context.replicas is not None else None,
         "router": {
+            "access_log": None
+            if access_log is None
+            else {"lines": access_log.lines, "dropped": access_log.dropped, "failure": access_log.failure},
             "inflight": counters.inflight,
             "responses": {str(status): count for status, count in sorted(counters.responses.items())},
             "retries": counters.retries,

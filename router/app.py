@@ -1,5 +1,6 @@
 """A router: its parts put together, and the FastAPI application around them. The hot endpoints are in `protocol`."""
 
+import asyncio
 import functools
 import socket
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from trunkline.kernels.core import PrefixIndex
+from trunkline.router.access_log import AccessLog
 from trunkline.router.admin import api
 from trunkline.router.context import Context
 from trunkline.router.metrics import Counters
@@ -39,7 +41,7 @@ class Router(NodeListener):
     """Start -> serve -> drain. Everything runs on one event loop."""
 
     def __init__(self, settings: Settings, tenants: Tenants, *, timing: Timing | None = None) -> None:
-        """Raises ConfigError for bad node URLs."""
+        """Raises ConfigError for bad node URLs, and for an access log that cannot be written."""
         index = PrefixIndex(max_keys=settings.max_summary_keys)
         registry = Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header)
         if settings.registry is None:
@@ -62,6 +64,7 @@ class Router(NodeListener):
             counters=Counters(),
             warmup=warmup,
             replicas=replicas,
+            access_log=None if settings.access_log is None else AccessLog(settings.access_log),
         )
 
     def server(self) -> uvicorn.Server:
@@ -119,6 +122,8 @@ class Router(NodeListener):
             await context.registry.close()
             await context.ticker.close()
             await context.pools.close()
+            if context.access_log is not None:
+                await asyncio.to_thread(context.access_log.close)
 
 
 def bind(host: str, port: int) -> socket.socket:

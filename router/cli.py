@@ -37,6 +37,9 @@ def router(
         Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")
     ] = None,
     max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
+    access_log: Annotated[
+        Path | None, typer.Option(help="Append requests to this file, hashes and lengths only, for `trunkline sim`.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help=" | ".join(LOG_LEVELS))] = "info",
 ) -> None:
     """Route requests over nodes: agents, or any servers that speak OpenAI's API.
@@ -56,6 +59,7 @@ def router(
         host=host,
         port=port,
         max_inflight=max_inflight,
+        access_log=access_log,
         admin_token=os.environ.get("TRUNKLINE_ADMIN_TOKEN") or None,
         registry=registry_address(registry, registry_password_file) if registry is not None else None,
     )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trunkline.router.access_log import AccessLog
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
@@ -30,3 +31,4 @@ class Context:
     warmup: WarmUp
     replicas: "Replicas | None"
     """None: this router is alone."""
+    access_log: AccessLog | None

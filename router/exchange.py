@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from trunkline.router.access_log import Entry
 from trunkline.router.body import Prompt
 from trunkline.router.connection import Headers
 from trunkline.router.context import Context
@@ -60,6 +61,7 @@ class Exchange:
         "_complete",
         "_context",
         "_edge",
+        "_entry",
         "_error",
         "_expects",
         "_forwarded",
@@ -103,6 +105,7 @@ class Exchange:
         """Whether the responses before it on this connection are written."""
         self._error: RequestError | None = None
         self._tenant: Tenant | None = None
+        self._entry: Entry | None = None
         self.relay: Relay | None = None
         self.keep_alive = keep_alive
         self.unframed = unframed
@@ -268,7 +271,10 @@ class Exchange:
             self.refuse(error)
             return
         tenant = self._tenant
-        placement = context.scheduler.place(prompt, tenant.salt if tenant is not None else "", candidates)
+        salt = tenant.salt if tenant is not None else ""
+        if context.access_log is not None:
+            self.write = self._entry = context.access_log.begin(prompt, salt, self.write)
+        placement = context.scheduler.place(prompt, salt, candidates)
         self.relay = Relay(context, self, placement, body)
         self.relay.start()
 
@@ -280,3 +286,5 @@ class Exchange:
         self.relay = None
         self._body.clear()
         self._context.counters.inflight -= 1
+        if self._entry is not None and self._context.access_log is not None:
+            self._context.access_log.end(self._entry)

@@ -102,6 +102,15 @@ class RouterCollector(Collector):
             ("false_promises", "Requests that found under three quarters of what was expected.", accuracy.short),
         ):
             yield CounterMetricFamily(f"trunkline_router_{name}", text, count)
+        if (access_log := context.access_log) is not None:
+            yield CounterMetricFamily(
+                "trunkline_router_access_log_lines", "Written to the access log.", access_log.lines
+            )
+            yield CounterMetricFamily(
+                "trunkline_router_access_log_dropped_lines",
+                "Not written: the disk is full, fails, or is too slow.",
+                access_log.dropped,
+            )
         buckets, total = counters.first_byte()
         first_byte = HistogramMetricFamily(
             "trunkline_router_first_byte_seconds", "From complete request to first byte."

@@ -1,6 +1,7 @@
 """Everything about a router that can be configured, parsed once."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from trunkline.shared.names import MAX_BODY_BYTES, ROUTER_PORT
 from trunkline.shared.registry import RegistryAddress
@@ -74,6 +75,8 @@ class Settings:
     """Keys of all summaries together, keys held by several nodes counted once."""
     max_idle_connections: int = 256
     """Kept open to each node."""
+    access_log: Path | None = None
+    """Where to log requests for replay; see `access_log.py`."""
     admin_token: str | None = None
     """Lets clients that are not on this host use /admin."""
     registry: RegistryAddress | None = None

@@ -5,20 +5,14 @@ computes the same number of tokens. Times are wall-clock as a client sees them. 
 one run: the targets share the cores, so only one of them works at a time.
 """
 
-import http.client
-import json
-import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
-from urllib.parse import urlsplit
 
+from trunkline.loadtest.bench.completion import Target, complete, find_target, random_tokens
 from trunkline.loadtest.bench.row import Row, row
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import PAGE_TOKENS
@@ -29,43 +23,16 @@ QUESTIONS = 3
 DECODE_TOKENS = 48
 STREAMS = (1, 4)
 START_S = 180.0
-TIMEOUT_S = 300.0
-_IDS = range(1000, 40_000)
-"""Ordinary tokens in any vocabulary of some size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A server, and the model that it serves."""
-
-    name: str
-    host: str
-    port: int
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Of one streamed completion; when it was asked for and its first and last tokens came, in seconds."""
-
-    asked: float
-    first: float
-    last: float
-    cached_tokens: int
-
-    @property
-    def ttft(self) -> float:
-        return self.first - self.asked
 
 
 def run(rounds: int = 3, peers: Mapping[str, str] | None = None) -> list[Row]:
     """One row per figure and peer. Starts an agent with the default model on both cores, and stops it."""
     with _agent() as url:
-        ours = _target("ours", url)
-        others = [_target(name, peer) for name, peer in (peers or {}).items()]
+        ours = find_target("ours", url)
+        others = [find_target(name, peer) for name, peer in (peers or {}).items()]
         measured: dict[str, dict[str, list[float]]] = {target.name: {} for target in (ours, *others)}
         for target in (ours, *others):
-            _complete(target, _tokens(64), 4)  # what a server does only once
+            complete(target, random_tokens(64), 4)  # what a server does only once
         for _ in range(rounds):
             for target in (ours, *others):
                 for figure, value in _measure(target):
@@ -75,15 +42,15 @@ def run(rounds: int = 3, peers: Mapping[str, str] | None = None) -> list[Row]:
 
 
 def _measure(target: Target) -> Iterator[tuple[str, float]]:
-    yield "prefill", PROMPT_TOKENS / _complete(target, _tokens(PROMPT_TOKENS), 1).ttft
+    yield "prefill", PROMPT_TOKENS / complete(target, random_tokens(PROMPT_TOKENS), 1).ttft
     for streams in STREAMS:
-        prompts = [_tokens(32) for _ in range(streams)]
+        prompts = [random_tokens(32) for _ in range(streams)]
         with ThreadPoolExecutor(streams) as pool:
-            replies = list(pool.map(lambda prompt: _complete(target, prompt, DECODE_TOKENS), prompts))
+            replies = list(pool.map(lambda prompt: complete(target, prompt, DECODE_TOKENS), prompts))
         seconds = max(reply.last for reply in replies) - min(reply.first for reply in replies)
         yield f"decode {streams}", streams * (DECODE_TOKENS - 1) / seconds
-    system = _tokens(PROMPT_TOKENS)
-    cold, *warm = (_complete(target, system + _tokens(QUESTION_TOKENS), 2) for _ in range(1 + QUESTIONS))
+    system = random_tokens(PROMPT_TOKENS)
+    cold, *warm = (complete(target, system + random_tokens(QUESTION_TOKENS), 2) for _ in range(1 + QUESTIONS))
     yield "cold", cold.ttft
     yield "warm", median(reply.ttft for reply in warm)
     yield "cached", min(reply.cached_tokens for reply in warm)
@@ -120,65 +87,6 @@ def _reuse(medians: Mapping[str, Mapping[str, float]], peers: Sequence[Target]) 
     ):
         rows.append(row(title, own["ours"], own[peer] if peer else None, None, f">= {least:g}", own["ours"] >= least))
     return rows
-
-
-def _complete(target: Target, tokens: Sequence[int], max_tokens: int) -> Reply:
-    """A greedy streamed completion that runs to `max_tokens`."""
-    body = {
-        "model": target.model,
-        "prompt": list(tokens),
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
-    try:
-        asked = time.perf_counter()
-        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:
-            raise ConfigError(f"{target.name} answers {response.status}: {response.read(500).decode(errors='replace')}")
-        return _read(target, response, asked, max_tokens)
-    finally:
-        connection.close()
-
-
-def _read(target: Target, response: http.client.HTTPResponse, asked: float, max_tokens: int) -> Reply:
-    first = last = 0.0
-    usage: dict[str, Any] = {}
-    for line in response:
-        if not line.startswith(b"data: {"):
-            continue
-        now = time.perf_counter()
-        message = json.loads(line[6:])
-        if message.get("choices"):
-            first, last = first or now, now
-        usage = message.get("usage") or usage
-    if usage.get("completion_tokens") != max_tokens:
-        raise ConfigError(f"{target.name} ended after {usage.get('completion_tokens')} of {max_tokens} tokens")
-    return Reply(asked, first, last, (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-
-
-def _tokens(count: int) -> list[int]:
-    return [random.choice(_IDS) for _ in range(count)]
-
-
-def _target(name: str, url: str) -> Target:
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError(f"{name}: {url!r} is no URL such as http://127.0.0.1:8001")
-    port = parts.port or 80
-    connection = http.client.HTTPConnection(parts.hostname, port, timeout=10)
-    try:
-        connection.request("GET", "/v1/models")
-        model = json.loads(connection.getresponse().read())["data"][0]["id"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"{name}: {url}/v1/models does not answer with a model: {error}") from None
-    finally:
-        connection.close()
-    return Target(name, parts.hostname, port, model)
 
 
 @contextmanager

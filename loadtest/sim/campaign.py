@@ -12,7 +12,7 @@ from pathlib import Path
 from trunkline.loadtest.sim.cluster import Cluster
 from trunkline.loadtest.sim.policies import Setup
 from trunkline.loadtest.sim.pooled import Pooled, pooled
-from trunkline.loadtest.sim.profile import find_profile
+from trunkline.loadtest.sim.profile import Profile, find_profile
 from trunkline.loadtest.sim.report import Row
 from trunkline.loadtest.sim.trace import Trace, load_trace
 from trunkline.shared.errors import ConfigError, TrunklineError
@@ -28,18 +28,19 @@ class Scenario:
 
     nodes: int
     profile: str
-    cache_tokens: int | None
+    """Name, or file, as `find_profile` takes it."""
+    cache_tokens: int | None = None
     """Per node; None: nothing is ever evicted."""
-    host_tokens: int
+    host_tokens: int = 0
     """Per node, in its host tier."""
-    link_gbits: float | None
+    link_gbits: float | None = None
     """Of each node's link to the others; None: they do not pull from each other."""
-    utilization: float | None
+    utilization: float | None = None
     """Share of the fleet's time that the ideal's work takes; None: arrivals as in the trace."""
-    report_delay: float
-    block_tokens: int
-    seed: int
-    skip_bad: bool
+    report_delay: float = 0.05
+    block_tokens: int = 512
+    seed: int = 0
+    skip_bad: bool = False
     patience: float = 0.0
     """Order of prefill on the nodes; see `agent/engine/order.py`."""
 
@@ -65,13 +66,18 @@ class Prepared:
 def prepare(path: Path, scenario: Scenario) -> Prepared:
     """Reads the trace and sizes the fleet for it. Raises ConfigError for what does not go together."""
     trace = load_trace(path, scenario.block_tokens, seed=scenario.seed, skip_bad=scenario.skip_bad)
-    profile, block = find_profile(scenario.profile), scenario.block_tokens
+    return size(trace, find_profile(scenario.profile), scenario)
+
+
+def size(trace: Trace, profile: Profile, scenario: Scenario) -> Prepared:
+    """Sizes the fleet for a trace, whose blocks are the scenario's. Raises ConfigError as above."""
+    block = scenario.block_tokens
     sizes = [-(-(record.prompt_tokens + record.output_tokens) // block) for record in trace.records]
     if scenario.cache_tokens is None:
         pages = sum(sizes)
     elif (pages := scenario.cache_tokens // block) < max(sizes):
         needed = max(sizes) * block
-        raise ConfigError(f"--cache-tokens {scenario.cache_tokens}: the longest request of {path} needs {needed}")
+        raise ConfigError(f"--cache-tokens {scenario.cache_tokens}: the longest request of {trace.name} needs {needed}")
     host_pages = scenario.host_tokens // block
     link = None if scenario.link_gbits is None else scenario.link_gbits * 1e9 / 8
     setup = Setup(
@@ -88,7 +94,7 @@ def prepare(path: Path, scenario: Scenario) -> Prepared:
     if scenario.utilization is None:
         stretch = 1.0
     elif not trace.seconds:
-        raise ConfigError(f"--util {scenario.utilization}: all requests of {path} come at once")
+        raise ConfigError(f"--util {scenario.utilization}: all requests of {trace.name} come at once")
     else:
         stretch = ideal.work_s / (scenario.utilization * scenario.nodes * trace.seconds)
     return Prepared(trace, setup, ideal, stretch, scenario.report_delay)

@@ -5,21 +5,26 @@ step = fixed + linear * prefill tokens + quadratic * (query, key) pairs of prefi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from trunkline.shared.errors import ConfigError
 
 
 class Step(NamedTuple):
-    """What one step computes. `pairs`: for each prefilled token, the tokens it attends to, itself included."""
+    """What one step computes, or the mean of several.
 
-    prefill_tokens: int = 0
+    `pairs`: for each prefilled token, the tokens it attends to, itself included.
+    """
+
+    prefill_tokens: float = 0
     pairs: float = 0.0
-    decodes: int = 0
-    decode_context: int = 0
+    decodes: float = 0
+    decode_context: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,13 @@ class Profile:
         steps = output_tokens - 1
         context = steps * prompt_tokens + steps * (steps + 1) / 2
         return self.decode_sequence_s * steps + self.decode_context_s * context
+
+    def write(self, path: Path) -> None:
+        """As a file that `find_profile` reads. Raises ConfigError if it cannot be written."""
+        try:
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(asdict(self))) + b"\n")
+        except OSError as error:
+            raise ConfigError(f"profile {path} cannot be written: {error.strerror}") from None
 
 
 def pairs(start: int, stop: int) -> float:
@@ -141,6 +153,23 @@ _LLAMA_70B = Profile(
     network_bytes_s=100e9,
     host_bytes_s=220e9,
 )
+# The built-in engine with its default model on one thread of a virtual x86 core, as `trunkline up` starts two agents on
+# two cores: measured by `trunkline bench sim`. KV: 30 layers x 3 heads x 64 x 2 x 4 bytes. Limits are the agent's
+# defaults. Link and bus are assumptions: 10 Gbit/s, and a copy within one memory.
+_SMOLLM2_CPU = Profile(
+    name="smollm2-135m-cpu",
+    fixed_s=1e-2,
+    linear_s=1e-3,
+    quadratic_s=1e-7,
+    decode_sequence_s=1e-3,
+    decode_context_s=1e-6,
+    step_tokens=512,
+    max_running=64,
+    cache_tokens=16_000,  # 768 MiB
+    kv_bytes=46_080,
+    network_bytes_s=1.25e9,
+    host_bytes_s=5e9,
+)
 # One prompt after the other and no decode: the textbook model, for reasoning about queues alone.
 _FIFO_PREFILL = Profile(
     name="fifo-prefill",
@@ -158,12 +187,34 @@ _FIFO_PREFILL = Profile(
     replies=False,
 )
 
-PROFILES = {profile.name: profile for profile in (_LLAMA_8B, _LLAMA_70B, _FIFO_PREFILL)}
+PROFILES = {profile.name: profile for profile in (_LLAMA_8B, _LLAMA_70B, _SMOLLM2_CPU, _FIFO_PREFILL)}
 
 
 def find_profile(name: str) -> Profile:
-    """Raises ConfigError naming the known ones."""
+    """By name, or from a file such as `trunkline bench sim --profile` writes, which ends in .json.
+
+    Raises ConfigError naming the known ones, or what is wrong with the file.
+    """
+    if name.endswith(".json"):
+        return _read(Path(name))
     try:
         return PROFILES[name]
     except KeyError:
-        raise ConfigError(f"profile {name!r} is not known; there are {', '.join(sorted(PROFILES))}") from None
+        known = ", ".join(sorted(PROFILES))
+        raise ConfigError(f"profile {name!r} is not known; there are {known}, and .json files") from None
+
+
+def _read(path: Path) -> Profile:
+    try:
+        profile = msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"profile {path}: {error}") from None
+    for name, value in asdict(profile).items():
+        least = 0 if name.endswith("_s") and not name.endswith("bytes_s") else 1
+        if not isinstance(value, str) and not least <= value <= 1e15 and name != "replies":
+            raise ConfigError(f"profile {path}: {name} is {value}, not {least} or more")
+    if profile.fixed_s + profile.linear_s <= 0:
+        raise ConfigError(f"profile {path}: fixed_s and linear_s are both 0: a step would take no time")
+    if profile.step_tokens <= profile.max_running:
+        raise ConfigError(f"profile {path}: step_tokens {profile.step_tokens} are not more than max_running")
+    return profile

@@ -42,11 +42,36 @@ def test_rows_are_printed_and_written_and_the_same_with_more_processes(tmp_path:
         (["--block-tokens", "100"], "block size 100"),
         (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
         (["--trace", "/nowhere.jsonl"], "No such file"),
+        (["--plot", "rows.bmp"], "must end in one of .png"),
+        (["--plot", "/nowhere/rows.png"], "there is no folder /nowhere"),
+        (["--profile", "/nowhere.json"], "profile /nowhere.json: "),
     ],
 )
 def test_what_cannot_be_used_is_named(tmp_path: Path, arguments: list[str], trouble: str) -> None:
     with pytest.raises(ConfigError, match=trouble):
         CliRunner().invoke(app, ["--trace", str(_trace(tmp_path)), *arguments], catch_exceptions=False)
+
+
+def test_the_comparison_is_drawn(tmp_path: Path) -> None:
+    for suffix, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+        out = tmp_path / f"rows{suffix}"
+        arguments = ["--trace", str(_trace(tmp_path)), "--nodes", "2", "--policy", "trunkline,random"]
+        result = CliRunner().invoke(app, [*arguments, "--plot", str(out)], catch_exceptions=False)
+        assert result.exit_code == 0
+        assert out.read_bytes().startswith(magic)
+
+
+def test_on_ray_the_rows_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    rows = []
+    for how in (["--jobs", "2"], ["--ray"]):
+        out = tmp_path / "rows.json"
+        arguments = ["--trace", str(_trace(tmp_path)), "--nodes", "2", "--policy", "trunkline,random"]
+        result = CliRunner().invoke(app, [*arguments, *how, "--json", str(out)], catch_exceptions=False)
+        assert result.exit_code == 0
+        rows.append(json.loads(out.read_text()))
+    assert rows[0] == rows[1]
 
 
 def test_bad_lines_are_counted_when_they_are_skipped(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
+import json
 import random
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +50,34 @@ def test_fit_wants_enough_real_steps(seconds: list[float]) -> None:
         fit(BASE, [Step(1)] * min(len(seconds), 6), seconds)
 
 
+def test_a_profile_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    BASE.write(path)
+    assert find_profile(str(path)) == BASE
+    with pytest.raises(ConfigError, match="cannot be written"):
+        BASE.write(tmp_path / "no" / "mine.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "trouble"),
+    [
+        ({"linear_s": -1.0}, "linear_s is -1.0"),
+        ({"kv_bytes": 0}, "kv_bytes is 0"),
+        ({"host_bytes_s": 0.0}, "host_bytes_s is 0.0"),
+        ({"linear_s": 0.0, "fixed_s": 0.0}, "would take no time"),
+        ({"step_tokens": 8}, "not more than max_running"),
+        ({"linear_s": "fast"}, "Expected `float`"),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, object], trouble: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(asdict(BASE) | changes))
+    with pytest.raises(ConfigError, match=trouble):
+        find_profile(str(path))
+
+
 def test_an_unknown_profile_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="fifo-prefill, llama-70b-4xh100, llama-8b-h100"):
+    with pytest.raises(ConfigError, match="fifo-prefill, llama-70b-4xh100, llama-8b-h100, smollm2-135m-cpu"):
         find_profile("abacus")
 
 

@@ -37,7 +37,10 @@ def test_health_and_readiness() -> None:
             node = served.router.context.registry.nodes[0]
             await until(lambda: node.summary == "exact")
             reply = await ask(served.port, get("/readyz"))
-            assert (reply.status, reply.json) == (200, {"status": "ready", "ready": ["a"], "missing": [], "degraded": []})
+            assert (reply.status, reply.json) == (
+                200,
+                {"status": "ready", "ready": ["a"], "missing": [], "degraded": []},
+            )
 
     run(scenario())
 
