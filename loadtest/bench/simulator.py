@@ -100,7 +100,7 @@ def replay(target: Target, prepared: Prepared, number: int) -> Replay:
     def send(record: Record, index: int) -> tuple[float, Reply]:
         at = began + record.arrival * prepared.stretch
         time.sleep(max(0.0, at - time.perf_counter()))
-        return at, complete(target, _prompt(record, number, index), record.output_tokens)
+        return at, complete(target, prompt(record, number, index), record.output_tokens)
 
     with ThreadPoolExecutor(len(records)) as pool:
         futures = [pool.submit(send, record, index) for index, record in enumerate(records)]
@@ -113,7 +113,7 @@ def replay(target: Target, prepared: Prepared, number: int) -> Replay:
     )
 
 
-def _prompt(record: Record, number: int, index: int) -> list[int]:
+def prompt(record: Record, number: int, index: int) -> list[int]:
     """Equal blocks are equal tokens within one replay."""
     full, rest = divmod(record.prompt_tokens, PAGE_TOKENS)
     tokens: list[int] = []

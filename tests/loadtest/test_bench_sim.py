@@ -1,0 +1,77 @@
+"""`trunkline bench sim`: what it measures, and what it replays, against a server that we know."""
+
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+import pytest
+
+from tests.loadtest.test_bench import Handler, ThreadingHTTPServer
+from trunkline.loadtest.bench import calibration, simulator
+from trunkline.loadtest.bench.completion import find_target
+from trunkline.loadtest.sim.campaign import Scenario, size
+from trunkline.loadtest.sim.profile import PROFILES, Step, pairs
+from trunkline.loadtest.sim.trace import Record, Trace
+from trunkline.shared.errors import ConfigError
+
+BASE = PROFILES["smollm2-135m-cpu"]
+
+
+def test_every_step_of_the_grid_is_measured_on_every_server() -> None:
+    with _server() as first, _server() as second:
+        samples = calibration.measure([find_target(url, url) for url in (first, second)], step_tokens=512)
+    per_server = len(samples) // 2
+    assert [step for step, _ in samples[:per_server]] == [step for step, _ in samples[per_server:]]
+    steps = [step for step, _ in samples]
+    assert Step(48, pairs(0, 48)) in steps
+    assert Step(1600 / 4, pairs(0, 1600) / 4) in steps  # four steps of 512
+    assert Step(decodes=8, decode_context=8 * (1008 + 8)) in steps
+    fitted = calibration.fitted(BASE, samples)
+    assert fitted.fixed_s + fitted.linear_s > 0
+    assert fitted.kv_bytes == BASE.kv_bytes
+
+
+def test_a_server_that_fails_ends_the_measurement_of_all() -> None:
+    short = type("Short", (Handler,), {"short": 1})
+    with _server() as good, _server(short) as bad, pytest.raises((ConfigError, RuntimeError)):
+        calibration.measure([find_target(url, url) for url in (good, bad)], step_tokens=512)
+
+
+def test_a_trace_in_small_shares_what_the_large_one_shares() -> None:
+    records = [
+        Record(float(at), 512 * blocks + 100, 320, array("q", range(blocks + 1)), at)
+        for at, blocks in enumerate((3, 500, 4, 5))
+    ]
+    small = simulator.in_small(Trace("t", 512, tuple(records)), requests=3)
+    assert small.block_tokens == 16
+    assert [record.prompt_tokens for record in small.records] == [16 * blocks + 3 for blocks in (3, 4, 5)]
+    assert [record.output_tokens for record in small.records] == [10, 10, 10]
+    first, second, again = (simulator.prompt(small.records[at], number, at) for at, number in ((0, 0), (1, 0), (0, 1)))
+    assert first[:48] == second[:48]
+    assert first[48:] != second[48:51]
+    assert first[:16] != again[:16]  # in another replay everything is new
+    with pytest.raises(ConfigError, match="has 3 requests that are short enough, not 4"):
+        simulator.in_small(Trace("t", 512, tuple(records)), requests=4)
+
+
+def test_a_replay_sends_every_request_and_hears_what_was_cached() -> None:
+    records = tuple(Record(0.01 * at, 62 * 16 + 8, 3, array("q", range(62)), at) for at in range(5))
+    scenario = Scenario(nodes=1, profile="", cache_tokens=BASE.cache_tokens, block_tokens=16)
+    with _server() as url:
+        found = simulator.replay(find_target("t", url), size(Trace("t", 16, records), BASE, scenario), 0)
+    assert len(found.ttft_s) == len(found.e2e_s) == 5
+    assert all(0 < first <= last for first, last in zip(found.ttft_s, found.e2e_s, strict=True))
+    assert found.hit_ratio == pytest.approx(4 * 992 / (5 * 1000))
+
+
+@contextmanager
+def _server(handler: type[Handler] = Handler) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Fresh", (handler,), {"seen": set()})) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
