@@ -40,6 +40,7 @@ class NodeLoad:
         "_prices",
         "_recent",
         "_reported",
+        "_reported_in",
         "_shared",
         "_work_at",
         "_work_share",
@@ -73,6 +74,8 @@ class NodeLoad:
         self._recent = Recent()
         self._reported = math.inf
         """Backlog in tokens as of the last report."""
+        self._reported_in = 0
+        """The window in which that came."""
         self._max_running = max_running
         self._decode_s = decode_s
         self._others = 0
@@ -117,6 +120,7 @@ class NodeLoad:
         shared = self._shared
         self._recent.turn(self.pending + shared.pending, self.running + shared.running, now)
         self._reported = load.backlog_tokens
+        self._reported_in = int(now / WINDOW_S)
         backlog = load.backlog_tokens - self._recent.most_pending()
         self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
         self.prefill_rate = load.prefill_rate
@@ -163,7 +167,7 @@ class NodeLoad:
         slowness = self.pace.slowness
         pending = self.pending + shared.pending
         seconds = (pending * prices.per_token + (self._pairs + shared.pairs) * prices.per_pair) * slowness
-        computed = pending - self._recent.placed() - shared.recent - self._reported
+        computed = pending - self._recent.unknown_to(self._reported_in) - shared.recent - self._reported
         if computed > 0:
             seconds *= 1.0 - computed / pending
         requests = self.running + shared.running + self._others

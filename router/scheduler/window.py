@@ -10,6 +10,7 @@ class Recent:
 
     __slots__ = (
         "_before",
+        "_earlier",
         "_last_pending",
         "_last_running",
         "_now",
@@ -22,7 +23,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._window = 0
-        self._now = self._before = 0
+        self._now = self._before = self._earlier = 0
         self._pending = self._pending_before = self._last_pending = 0
         self._running = self._running_before = self._last_running = 0
 
@@ -45,12 +46,16 @@ class Recent:
             self._now -= tokens
         elif window == self._window - 1:
             self._before -= tokens
+        elif window == self._window - 2:
+            self._earlier -= tokens
 
     def turn(self, pending: int, running: int, now: float) -> None:
         """There are so many now; since the last call of `place` or `turn` they have only become fewer."""
         window = int(now / WINDOW_S)
         if window != self._window:
-            self._before = self._now if window == self._window + 1 else 0
+            gone = window - self._window
+            self._earlier = self._before if gone == 1 else self._now if gone == 2 else 0
+            self._before = self._now if gone == 1 else 0
             self._now = 0
             # Until now, within this window, there were at most as many as at the last call.
             self._pending_before, self._pending = self._pending, self._last_pending
@@ -61,6 +66,11 @@ class Recent:
     def placed(self) -> int:
         """Recent tokens that are pending."""
         return self._now + self._before
+
+    def unknown_to(self, window: int) -> int:
+        """Pending tokens that were recent when a report came in `window`, this one or the one before, or came since."""
+        recent = self._now + self._before
+        return recent if window == self._window else recent + self._earlier
 
     def most_pending(self) -> int:
         return max(self._pending, self._pending_before)

@@ -140,6 +140,7 @@ class Sent:
 
 @given(steps, st.floats(0, WINDOW_S), st.floats(0, 1e6))
 @example([("place", 0.0, 1000), ("tell", 0.1, 1), ("finish", 1.0, 1)], 1.0, 0.0)
+@example([("tell", 0.2, 1), ("place", 0.1, 1000), *[("finish", 0.6875, 1)] * 3, ("place", 0.6875, 1)], 1.0, 1.0)
 def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_it_can_be(
     given_steps: list[Step], delay: float, start: float
 ) -> None:
@@ -198,6 +199,10 @@ def test_recent_looks_back_one_to_two_windows(given_steps: list[tuple[float, int
         recent.turn(pending, 2 * pending, now)
         assert recent.placed() >= sum(tokens for at, tokens, _ in waiting if at > now - WINDOW_S)
         assert recent.placed() <= sum(tokens for at, tokens, _ in waiting if at >= now - 2 * WINDOW_S)
+        for reported in (now, now - WINDOW_S / 2, now - WINDOW_S):
+            if int(reported / WINDOW_S) >= int(now / WINDOW_S) - 1:
+                unknown = sum(tokens for at, tokens, _ in waiting if at > reported - WINDOW_S)
+                assert unknown <= recent.unknown_to(int(reported / WINDOW_S)) <= pending
         # A level lasts until the next one.
         ends = [at for at, _ in levels[1:]] + [now]
         lately = [level for (_, level), end in zip(levels, ends, strict=True) if end > now - WINDOW_S]
