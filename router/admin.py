@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 
+from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.context import Context
 from trunkline.router.metrics import RouterCollector
 from trunkline.router.nodes import NodeState
@@ -101,6 +102,7 @@ def _model(name: str, length: int) -> dict[str, object]:
 def view(context: Context) -> dict[str, object]:
     """JSON of the fleet: nodes with the scheduler's account of each, and the router's own counters."""
     scheduler, counters, accuracy = context.scheduler, context.counters, context.scheduler.accuracy
+    admission = context.admission
     nodes = []
     for node, seen in zip(context.registry.nodes, context.registry.view(), strict=True):
         load = scheduler.load_of(node)
@@ -128,6 +130,24 @@ def view(context: Context) -> dict[str, object]:
                 "cached_tokens": accuracy.real_tokens,
                 "false_promises": accuracy.short,
             },
+            "held": {
+                "requests": admission.held,
+                "work_seconds": round(admission.held_s, 3),
+                "refused": {reason: sum(flow.refused[reason] for flow in admission.flows) for reason in Refusal},
+            },
+            "tenants": {flow.name: _tenant(flow) for flow in admission.flows if admission.fair},
             "claimed_keys": {"burst": scheduler.burst_claims.keys(), "assumed": scheduler.assumed_claims.keys()},
         },
+    }
+
+
+def _tenant(flow: Flow) -> dict[str, object]:
+    return {
+        "held": len(flow.held),
+        "refused": sum(flow.refused.values()),
+        "requests": flow.requests,
+        "prompt_tokens": flow.prompt_tokens,
+        "cached_tokens": flow.cached_tokens,
+        "output_tokens": flow.output_tokens,
+        "work_seconds": round(flow.work_s, 3),
     }

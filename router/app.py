@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.access_log import AccessLog
 from trunkline.router.admin import api
+from trunkline.router.admission.admission import Admission
 from trunkline.router.context import Context
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
@@ -58,6 +59,7 @@ class Router(NodeListener):
             settings=settings,
             registry=registry,
             scheduler=scheduler,
+            admission=Admission(scheduler, tenants.configured, settings.admission),
             tenants=tenants,
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
             ticker=Ticker(),
@@ -93,15 +95,18 @@ class Router(NodeListener):
 
     def on_load(self, node: Node, load: Load) -> None:
         self.context.scheduler.on_load(node, load)
+        self.context.admission.on_load(node, load)
 
     def on_finished(self, node: Node, finished: Finished) -> None:
         self.context.scheduler.on_finished(node, finished)
+        self.context.admission.on_finished(finished)
 
     def on_identified(self, node: Node) -> None:
         if self.context.replicas is not None:
             self.context.replicas.peers.fold(node)
 
     def on_void(self, node: Node) -> None:
+        self.context.admission.on_void(node)
         self.context.scheduler.on_void(node)
         self.context.pools.drop(node)
 
@@ -109,6 +114,7 @@ class Router(NodeListener):
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         context = self.context
         context.ticker.start()
+        context.ticker.watch(context.admission)
         await context.registry.start()
         if context.replicas is not None:
             context.replicas.start()

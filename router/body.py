@@ -1,7 +1,7 @@
 """The few fields of a request's body that a router reads. The body itself travels on unchanged."""
 
 from array import array
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -10,6 +10,7 @@ from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
 from trunkline.shared.errors import RequestError
 
 _Raw = msgspec.Raw
+_Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class _Chat(msgspec.Struct):
@@ -17,11 +18,13 @@ class _Chat(msgspec.Struct):
     messages: list[Message]
     tools: _Raw = _Raw(b"")
     chat_template_kwargs: _Raw = _Raw(b"")
+    priority: _Priority | None = None
 
 
 class _Completion(msgspec.Struct):
     model: str
     prompt: str | list[str | int | list[int]]
+    priority: _Priority | None = None
 
 
 class Prompt(NamedTuple):
@@ -29,6 +32,8 @@ class Prompt(NamedTuple):
 
     model: str
     content: "Canonical | array[int]"
+    priority: int = 0
+    """Lower is more urgent, as in vLLM."""
 
 
 def read_chat(body: bytes) -> Prompt:
@@ -36,7 +41,8 @@ def read_chat(body: bytes) -> Prompt:
     chat = decode(_chat_decoder, body)
     if not chat.messages:
         raise empty("messages")
-    return Prompt(chat.model, of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs)))
+    content = of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs))
+    return Prompt(chat.model, content, chat.priority or 0)
 
 
 def read_completion(body: bytes) -> Prompt:
@@ -44,15 +50,16 @@ def read_completion(body: bytes) -> Prompt:
     completion = decode(_completion_decoder, body)
     prompt: str | list[Any] = completion.prompt
     field = "prompt"
+    priority = completion.priority or 0
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         field = "prompt.0" if len(prompt) > 1 else "prompt"
         prompt = prompt[0]
     if not prompt:
         raise empty(field)
     if isinstance(prompt, str):
-        return Prompt(completion.model, of_prompt(prompt))
+        return Prompt(completion.model, of_prompt(prompt), priority)
     try:
-        return Prompt(completion.model, array("i", prompt))
+        return Prompt(completion.model, array("i", prompt), priority)
     except TypeError:
         raise RequestError("prompt.0: token ids and texts are mixed", param="prompt.0", status=422) from None
     except OverflowError:

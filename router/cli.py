@@ -3,13 +3,14 @@
 import gc
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trunkline.router.app import Router, bind
-from trunkline.router.settings import Settings
+from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
 from trunkline.router.tenants import Tenants, load_tenants
 from trunkline.shared.errors import ConfigError
@@ -17,6 +18,7 @@ from trunkline.shared.names import ROUTER_PORT
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import load_secret
 
+_ADMISSION, _DEADLINES = AdmissionSettings(), Deadlines()
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -37,6 +39,12 @@ def router(
         Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")
     ] = None,
     max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
+    max_held: Annotated[
+        int, typer.Option(min=0, help="Requests that wait for a node with room; beyond it clients get 429.")
+    ] = _ADMISSION.max_held,
+    queue_deadline: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that they wait at most; then clients get 503.")
+    ] = _DEADLINES.queue,
     access_log: Annotated[
         Path | None, typer.Option(help="Append requests to this file, hashes and lengths only, for `trunkline sim`.")
     ] = None,
@@ -59,6 +67,8 @@ def router(
         host=host,
         port=port,
         max_inflight=max_inflight,
+        deadlines=replace(_DEADLINES, queue=queue_deadline),
+        admission=replace(_ADMISSION, max_held=max_held),
         access_log=access_log,
         admin_token=os.environ.get("TRUNKLINE_ADMIN_TOKEN") or None,
         registry=registry_address(registry, registry_password_file) if registry is not None else None,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline.router.access_log import AccessLog
+from trunkline.router.admission.admission import Admission
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
@@ -24,6 +25,7 @@ class Context:
     settings: Settings
     registry: Registry
     scheduler: Scheduler
+    admission: Admission
     tenants: Tenants
     pools: Pools
     ticker: Ticker

@@ -270,12 +270,20 @@ class Exchange:
         except RequestError as error:
             self.refuse(error)
             return
-        tenant = self._tenant
+        tenant, admission, passage = self._tenant, context.admission, None
         salt = tenant.salt if tenant is not None else ""
         if context.access_log is not None:
             self.write = self._entry = context.access_log.begin(prompt, salt, self.write)
-        placement = context.scheduler.place(prompt, salt, candidates)
-        self.relay = Relay(context, self, placement, body)
+        if admission.fair and tenant is not None:
+            placement = context.scheduler.place(prompt, salt, candidates, admission.relief(tenant))
+            try:
+                passage = admission.admit(tenant, prompt.priority, placement.tokens, self.request_id)
+            except RequestError as error:
+                self.refuse(error)
+                return
+        else:
+            placement = context.scheduler.place(prompt, salt, candidates)
+        self.relay = Relay(context, self, placement, body, prompt.priority, passage)
         self.relay.start()
 
     def _too_large(self) -> RequestError:

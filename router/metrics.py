@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from trunkline.router.admission.metrics import collect as collect_admission
 from trunkline.router.replicas.metrics import collect as collect_replicas
 from trunkline.router.summaries import SummaryStatus
 
@@ -121,6 +122,7 @@ class RouterCollector(Collector):
         claims.add_metric(["burst"], scheduler.burst_claims.keys())
         claims.add_metric(["assumed"], scheduler.assumed_claims.keys())
         yield claims
+        yield from collect_admission(context.admission)
         yield from self._nodes()
         yield from collect_replicas(context.replicas)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from trunkline.router.admission.passage import Passage
 from trunkline.router.connection import Connection, Headers, NodeFailure, UnframedConnection
 from trunkline.router.context import Context
 from trunkline.router.nodes import NodeState
@@ -63,18 +64,31 @@ class Relay:
         "_done",
         "_headers",
         "_limit",
+        "_passage",
         "_paused",
         "_placement",
+        "_priority",
         "_started",
         "_ticket",
         "_try",
         "deadline",
     )
 
-    def __init__(self, context: Context, client: Client, placement: Placement, body: bytes) -> None:
+    def __init__(
+        self,
+        context: Context,
+        client: Client,
+        placement: Placement,
+        body: bytes,
+        priority: int = 0,
+        passage: Passage | None = None,
+    ) -> None:
         self._context = context
         self._client = client
         self._placement = placement
+        self._priority = priority
+        self._passage = passage
+        """Past the admission. None: it has nothing to do with this request."""
         self._body = body
         """Kept until the response begins."""
         self._try = 0
@@ -90,6 +104,9 @@ class Relay:
 
     def start(self) -> None:
         self._context.ticker.watch(self)
+        if self._passage is not None or self._choice.load.full:
+            self._context.admission.prefer(self._admitted(), self._placement)
+            self._choice = self._placement.choice(0)
         self._begin(self._choice)
 
     def cancel(self) -> None:
@@ -103,7 +120,7 @@ class Relay:
         if self._headers is not None:
             self._end_with_error(error)
         else:
-            self._refuse(error)
+            self.refuse(error)
 
     def pause(self) -> None:
         """The client reads more slowly than the node writes."""
@@ -123,6 +140,9 @@ class Relay:
         if self._paused:
             self._close()
             self._client.break_off()
+            return
+        if self._passage is not None and self._passage.held:
+            self.refuse(self._context.admission.expired(self._passage))
             return
         if self._connection is not None and self._connection.heard:
             self._connection.heard = False
@@ -161,6 +181,8 @@ class Relay:
         self._body = b""
         if self._ticket is not None:
             context.scheduler.begin(self._ticket)
+        if self._passage is not None:
+            context.admission.begin(self._passage)
         now = monotonic()
         context.counters.began(now - self._started, choice.matched, self._placement.tokens)
         self._await(context.settings.deadlines.idle)
@@ -195,7 +217,7 @@ class Relay:
             self._move_on(str(failure))
         else:
             status = 504 if failure.timeout else 502
-            self._refuse(self._upstream(failure, status))
+            self.refuse(self._upstream(failure, status))
 
     # Tries.
 
@@ -210,10 +232,30 @@ class Relay:
         self._begin(self._placement.choice(self._try))
 
     def _begin(self, choice: Choice) -> None:
-        """Tries a node over a connection that is idle, or a new one."""
-        client, context = self._client, self._context
+        """Tries a node, as soon as it has room."""
         self._choice = choice
         self._connection = None
+        if self._passage is None and not choice.load.full:
+            self.release()
+            return
+        self.deadline = monotonic() + self._context.settings.deadlines.queue
+        try:
+            self._context.admission.enter(self._admitted(), choice, len(self._body))
+        except Overloaded as error:
+            self.refuse(error)
+
+    def _admitted(self) -> Passage:
+        passage = self._passage
+        if passage is None:
+            passage = self._passage = self._context.admission.anybody(self._priority, self._client.request_id)
+        passage.waiter = self
+        return passage
+
+    # What the admission says.
+
+    def release(self) -> None:
+        """Sends the request over a connection that is idle, or a new one."""
+        client, context, choice = self._client, self._context, self._choice
         self._ticket = context.scheduler.start(choice, self._placement, client.request_id)
         pool = context.pools.of(choice.node)
         connection = None if client.unframed else pool.take()
@@ -223,6 +265,19 @@ class Relay:
             self._await(context.settings.deadlines.connect + _GRACE_S)
             pool.connect(self, UnframedConnection if client.unframed else Connection)
 
+    def reroute(self) -> None:
+        """The node that the request waits for is not to be had any more."""
+        if self._has_next():
+            self._move_on("is not ready any more")
+        else:
+            reason = f"node {self._choice.node.name} is not ready any more, and no other is left to try"
+            self.refuse(Overloaded(reason, retry_after=1.0, status=503))
+
+    def refuse(self, error: RequestError) -> None:
+        """Answers with an error; nothing has come back yet."""
+        self._close()
+        self._client.refuse(error)
+
     def _await(self, seconds: float) -> None:
         """For the node: it is given up after so long, and as soon as it is seen to be down."""
         now = monotonic()
@@ -230,10 +285,6 @@ class Relay:
         self.deadline = now + min(seconds, LOOK_S)
 
     # Ends.
-
-    def _refuse(self, error: RequestError) -> None:
-        self._close()
-        self._client.refuse(error)
 
     def _upstream(self, failure: NodeFailure, status: int) -> RequestError:
         return RequestError(f"node {self._choice.node.name}: {failure}", status=status, kind="upstream_error")
@@ -261,6 +312,10 @@ class Relay:
         if self._ticket is not None:
             self._context.scheduler.finish(self._ticket)
             self._ticket = None
+        if self._passage is not None:
+            self._context.admission.leave(self._passage)
+        elif self._choice.load.held_s and self._choice.load.lane is not None:
+            self._context.admission.pump(self._choice.load.lane)
 
     def _close(self) -> None:
         self._done = True

@@ -17,6 +17,8 @@ class Deadlines:
     """For a client to send a request's body, as a whole."""
     keep_alive: float = 75.0
     """For a connection between requests."""
+    queue: float = 60.0
+    """For a node to have room for a request that waits here."""
     connect: float = 3.0
     """For a connection to a node."""
     first_byte: float = 600.0
@@ -58,6 +60,26 @@ class SchedulerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionSettings:
+    """How much waits at the router, and how little before it."""
+
+    max_held: int = 1024
+    """Requests that wait for nodes; beyond it clients get 429."""
+    max_held_bytes: int = 256 << 20
+    """Of their bodies."""
+    depth_s: float = 0.25
+    """Prefill sent to a node ahead of what it computes, when there are several tenants. A request waits for about as
+    much, whatever others do; less keeps nodes from filling their steps."""
+    credit_s: float = 30.0
+    """Work of a node that a tenant may have in a burst, before others, for not having used its share until then."""
+    free_share: float = 4.0
+    """KV that a tenant's requests may take up on a node, as a multiple of what is free there: alone it uses 4/5."""
+    reply_price: float = 2.0
+    """Tokens of a prompt that a token of a reply costs a tenant: the price in Sheng et al., "Fairness in Serving Large
+    Language Models" (OSDI 2024)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """A router's configuration."""
 
@@ -83,3 +105,4 @@ class Settings:
     """Where nodes register, and other routers tell of their load. None: `nodes` are all, and this router is alone."""
     deadlines: Deadlines = Deadlines()
     scheduler: SchedulerSettings = SchedulerSettings()
+    admission: AdmissionSettings = AdmissionSettings()

@@ -74,6 +74,7 @@ def render(view: dict[str, Any]) -> Group:
         ("cached tokens", f"{checked['cached_tokens']:,} of {checked['prompt_tokens']:,} in the prompts that finished"),
         ("expected of these", f"{checked['expected_tokens']:,}"),
         ("false promises", f"{checked['false_promises']:,} of {checked['requests']:,}"),
+        ("held, refused", f"{router['held']['requests']:,}, {sum(router['held']['refused'].values()):,}"),
         *_registry(view["registry"]),
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
     ):

@@ -6,6 +6,10 @@ are checked here and stop here. The file is TOML::
     [tenants.acme]
     keys = ["sha256:9f86d0818...", "env:ACME_KEY", "file:/run/secrets/acme"]
     share = "partners"   # optional: tenants of one group share KV
+    weight = 2.0         # optional, like what follows: see Limits
+    tokens_per_second = 20_000
+    burst_tokens = 1_000_000
+    priority = -1
 """
 
 import hashlib
@@ -14,7 +18,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -25,6 +29,24 @@ _MAX_REMEMBERED = 4096
 """Keys whose digest is remembered; a client's key is hashed once, not once per request."""
 
 
+_BURST_S = 60.0
+MAX_TENANTS = 4096
+"""Each has its own accounts and metrics."""
+
+
+class Limits(NamedTuple):
+    """What a tenant may ask for, and its share where others want more than there is."""
+
+    weight: float = 1.0
+    """Against the weights of the others."""
+    tokens_per_second: float = 0.0
+    """Of prompts and replies, cached ones included; 0: as many as it likes."""
+    burst_tokens: float = 0.0
+    """That it may use at once after a while without any."""
+    priority: int = 0
+    """The most urgent one that its requests may have; lower is more urgent."""
+
+
 class Tenant(NamedTuple):
     """`salt` is hex, `headers` go to the nodes as they are, `forwards_credentials`: the client's own too."""
 
@@ -32,11 +54,19 @@ class Tenant(NamedTuple):
     salt: str
     headers: bytes
     forwards_credentials: bool
+    limits: Limits = Limits()
+
+
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=1e12)]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[str]
     share: str | None = None
+    weight: Annotated[float, msgspec.Meta(ge=0.001, le=1000)] = 1.0
+    tokens_per_second: _Positive | None = None
+    burst_tokens: _Positive | None = None
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 0
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,6 +84,8 @@ class Tenants:
         """A whole line, empty without a secret."""
         self._everybody = Tenant("default", "", self.cluster_header, forwards_credentials=True)
         self._remembered: dict[bytes, Tenant] = {}
+        self.configured = tuple({tenant.name: tenant for tenant in (by_digest or {}).values()}.values())
+        """Those of the file; none if everybody is one."""
 
     def authenticate(self, authorization: bytes | None) -> Tenant:
         """Raises RequestError (401) for a missing or unknown key if tenants are configured."""
@@ -83,12 +115,15 @@ def load_tenants(path: Path, secret: str | None) -> Tenants:
         entries = msgspec.convert(tomllib.loads(path.read_text()), _File).tenants
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"tenants file {path} cannot be used: {error}") from None
+    if len(entries) > MAX_TENANTS:
+        raise ConfigError(f"tenants file {path} has {len(entries)} tenants; a router takes {MAX_TENANTS}")
     by_digest: dict[str, Tenant] = {}
     for name, entry in entries.items():
         owner = f"group:{entry.share}" if entry.share is not None else f"tenant:{name}"
         salt = hmac.new(secret.encode(), owner.encode(), hashlib.sha256).hexdigest()[:16]
         headers = f"{HEADER_SALT}: {salt}\r\n".encode() + _cluster_header(secret)
-        tenant = Tenant(name, salt, headers, forwards_credentials=False)
+        limits = _limits(entry, f"tenants.{name} in {path}")
+        tenant = Tenant(name, salt, headers, forwards_credentials=False, limits=limits)
         for reference in entry.keys:
             digest = _digest(reference, f"tenants.{name} in {path}")
             if by_digest.setdefault(digest, tenant) is not tenant:
@@ -98,6 +133,15 @@ def load_tenants(path: Path, secret: str | None) -> Tenants:
 
 def _unauthorized(message: str) -> RequestError:
     return RequestError(message, status=401, code="invalid_api_key")
+
+
+def _limits(entry: _Entry, where: str) -> Limits:
+    rate, burst = entry.tokens_per_second, entry.burst_tokens
+    if rate is None:
+        if burst is not None:
+            raise ConfigError(f"{where}: burst_tokens = {burst:g} says nothing without tokens_per_second")
+        return Limits(entry.weight, priority=entry.priority)
+    return Limits(entry.weight, rate, burst if burst is not None else rate * _BURST_S, entry.priority)
 
 
 def _cluster_header(secret: str | None) -> bytes:

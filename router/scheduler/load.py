@@ -17,12 +17,16 @@ report says beyond them all is of somebody who tells nothing.
 """
 
 import math
+from typing import TYPE_CHECKING
 
 from trunkline.router.scheduler.cost import Offer
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
 from trunkline.router.scheduler.share import NO_SHARE, Share
 from trunkline.router.scheduler.window import WINDOW_S, Recent
 from trunkline.shared.wire import Finished, Load
+
+if TYPE_CHECKING:
+    from trunkline.router.admission.lane import Lane
 
 _WORK_WINDOW_S = 10.0
 
@@ -31,6 +35,7 @@ class NodeLoad:
     """Load of one node. Used on the event loop only; times are `time.monotonic()`."""
 
     __slots__ = (
+        "_batch",
         "_believed_until",
         "_decode_s",
         "_max_running",
@@ -46,6 +51,9 @@ class NodeLoad:
         "_work_share",
         "excess",
         "fill",
+        "full",
+        "held_s",
+        "lane",
         "pace",
         "pending",
         "prefill_rate",
@@ -66,6 +74,12 @@ class NodeLoad:
         """What the node needs on top of each second that a node like the fleet needs; negative for a fast one."""
         self.fill = 0.0
         """Share of the node's batch that is taken; above 1 when requests wait."""
+        self.full = False
+        """Whether its batch is taken, as far as its size is known: what comes now would queue there."""
+        self.held_s = 0.0
+        """Prefill of requests that wait at the router for this node; part of `wait_s`."""
+        self.lane: Lane | None = None
+        """The admission's, if it had to do with this node yet."""
         self.prefill_rate = 0.0
         """Tokens per second, as last reported."""
         self._pairs = 0
@@ -77,6 +91,8 @@ class NodeLoad:
         self._reported_in = 0
         """The window in which that came."""
         self._max_running = max_running
+        self._batch = math.inf
+        """Requests that the node computes at once, once it has said so."""
         self._decode_s = decode_s
         self._others = 0
         """Requests that no router told of, as of the last report."""
@@ -113,6 +129,11 @@ class NodeLoad:
         self.running -= 1
         self._settle()
 
+    def hold(self, seconds: float) -> None:
+        """So much more prefill waits at the router for this node; negative: less."""
+        self.held_s += seconds
+        self._settle()
+
     def report(self, load: Load, now: float) -> None:
         """The node says itself how busy it is."""
         if load.prefill_rate > 0 and not self._prices.learned:
@@ -127,7 +148,7 @@ class NodeLoad:
         self._others = max(0, load.running + load.waiting - self._recent.most_running())
         self._believed_until = now + WINDOW_S
         if load.max_running > 0:
-            self._max_running = load.max_running
+            self._max_running = self._batch = load.max_running
         self._settle()
 
     def learn(self, finished: Finished) -> None:
@@ -171,9 +192,10 @@ class NodeLoad:
         if computed > 0:
             seconds *= 1.0 - computed / pending
         requests = self.running + shared.running + self._others
-        self.wait_s = seconds + self._others_s + self._decode_s * requests
+        self.wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
         self.excess = slowness - 1.0
         self.fill = requests / self._max_running
+        self.full = requests >= self._batch
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

@@ -54,8 +54,17 @@ class Scheduler(NodeListener):
         self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
         self.accuracy = Accuracy(settings.bytes_per_token)
 
-    def place(self, prompt: Prompt, salt: str, candidates: Sequence[Node]) -> Placement:
-        """Ranks the candidates, of which there is at least one. Claims nothing yet: `start` does."""
+    def place(
+        self,
+        prompt: Prompt,
+        salt: str,
+        candidates: Sequence[Node],
+        relief: Callable[[NodeLoad, float], float] | None = None,
+    ) -> Placement:
+        """Ranks the candidates, of which there is at least one. Claims nothing yet: `start` does.
+
+        `relief`: of a node's wait, what a request of so much work would overtake.
+        """
         keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
         tokens, seconds = keys.tokens, self.prices.seconds
         new = seconds(tokens, 0)
@@ -72,6 +81,10 @@ class Scheduler(NodeListener):
                 if at is not None:
                     uncached = max(1, tokens - matched)
                     offers[first + at] = group.loads[at].offer(seconds(uncached, tokens - uncached))
+            if relief is not None:
+                for at, load in enumerate(group.loads, first):
+                    work, wait, fill = offers[at]
+                    offers[at] = (work, wait - relief(load, work), fill)
             matches.append(Match(group, claim, held))
         settings = self._settings
         order = cost.rank(offers, self._weight(self._clock()), settings.load_limit, settings.tie, self._chance)
@@ -79,13 +92,16 @@ class Scheduler(NodeListener):
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
-        if choice.assumed:
-            self.assumed_claims.insert(choice.node.index, choice.claim)
-        else:
-            self.burst_claims.insert(choice.node.index, choice.claim)
+        self.claim(choice)
+        if not choice.assumed:
             self.accuracy.expect(request_id, placement, choice.matched)
         window = choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())
         return Ticket(choice, placement.tokens, window)
+
+    def claim(self, choice: Choice) -> None:
+        """The node will hold the prompt: it was sent there, or waits for it."""
+        claims = self.assumed_claims if choice.assumed else self.burst_claims
+        claims.insert(choice.node.index, choice.claim)
 
     def begin(self, ticket: Ticket) -> None:
         """The response began."""
