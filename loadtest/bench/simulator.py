@@ -1,12 +1,13 @@
 """Does the simulator predict a real run? The same small trace, replayed to `trunkline up` and to a simulated fleet.
 
-The trace is a real one in small: a page of 16 tokens for each of its blocks, and replies shortened alike. The profile
+The trace is a real one in small: a page of 16 tokens for each of its blocks, replies shortened alike. The profile
 is fitted on the same agents right before, between and after the replays, so that both see the same machine.
 """
 
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -79,17 +80,23 @@ def run(path: Path, rounds: int, requests: int, profile_file: Path | None) -> li
 
 
 def in_small(trace: Trace, requests: int) -> Trace:
-    """The first so many requests that are short enough, each block as a page. Raises ConfigError if there are fewer."""
+    """So many requests that are short enough, each block as a page; of conversations that go on, so that there is
+    something to find again. Raises ConfigError if there are fewer."""
+    turns = Counter(record.session for record in trace.records)
     scale = PAGE_TOKENS / trace.block_tokens
     records: list[Record] = []
     for record in trace.records:
         prompt = len(record.page_tokens(trace.block_tokens))
         output = max(1, round(record.output_tokens * scale))
-        if prompt + output <= LONGEST:
+        if prompt + output <= LONGEST and turns[record.session] > 1:
             records.append(record._replace(prompt_tokens=prompt, output_tokens=output))
         if len(records) == requests:
-            return Trace(trace.name, PAGE_TOKENS, tuple(records))
-    raise ConfigError(f"trace {trace.name} has {len(records)} requests that are short enough, not {requests}")
+            start = records[0].arrival
+            shifted = (record._replace(arrival=record.arrival - start) for record in records)
+            return Trace(trace.name, PAGE_TOKENS, tuple(shifted))
+    raise ConfigError(
+        f"trace {trace.name} has {len(records)} requests of conversations that are short enough, not {requests}"
+    )
 
 
 def replay(target: Target, prepared: Prepared, number: int) -> Replay:

@@ -7,8 +7,10 @@ the prompt's first chunk, layer by layer. What has come is committed to the devi
 The node has the last word: what it could compute sooner is not fetched.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
@@ -20,6 +22,8 @@ from trunkline.shared.names import PAGE_TOKENS
 
 HANDSHAKE_S = 1e-3
 """Between asking another node for pages and the first byte."""
+PATIENCE, PATIENCE_S = 1.2, 0.05
+"""A pull is given up after so many times what computing would have taken, and so many seconds."""
 _IN, _OUT, _HOST = range(3)
 
 
@@ -36,10 +40,15 @@ class _Fetch:
     pulled: int = 0
     lent: list[int] = field(default_factory=list)
     """Leased from the other node's device, from its first page on, so that they stay."""
-    worth_s: float = 0.0
-    """Seconds after which the pull would have been for nothing."""
+    keys: list[int] = field(default_factory=list)
+    """Of the pages that come."""
     flows: int = 0
     """Not ready yet."""
+    worth_s: float = 0.0
+    """Seconds in which what waits at the node and the pulled pages would have been computed."""
+    pull: Flow | None = None
+    vain: bool = False
+    """Whether the pull was given up."""
     followers: list[Job] = field(default_factory=list)
     """Requests that need the same pages at the same node."""
 
@@ -56,7 +65,7 @@ class Fetched:
     pulls: int = 0
     pulled_tokens: int = 0
     vain_pulls: int = 0
-    """Pulls that ended later than computing would have, or found no room."""
+    """Pulls that took longer than computing would have, or found no room."""
 
 
 class Fetcher:
@@ -107,8 +116,8 @@ class Fetcher:
         if not fetch.flows:
             self._caches[node].release(fetch.held)
         else:
-            for key in job.chain.keys[len(fetch.held) : fetch.stop]:
-                self._coming[node][key] = fetch
+            fetch.keys = job.chain.keys[len(fetch.held) : fetch.stop]
+            self._coming[node].update(dict.fromkeys(fetch.keys, fetch))
 
     def advance(self, now: float) -> None:
         """Something is `links.due`."""
@@ -132,9 +141,11 @@ class Fetcher:
         host = self._hosts[fetch.node]
         start = len(fetch.held)
         count = 0 if host is None else host.run(_missing(fetch.job.chain, start))
-        if count and self._pays(fetch, (3 * fetch.node + _HOST,), start, count, 0.0):
+        links = (3 * fetch.node + _HOST,)
+        if count and self._pays(fetch, links, start, count, 0.0):
             fetch.promoted = count
-            self._start(fetch, (3 * fetch.node + _HOST,), count, now)
+            fetch.flows += 1
+            self._flow(fetch, links, count, now)
 
     def _pull(self, fetch: _Fetch, now: float) -> None:
         source, chain = fetch.job.pull_from, fetch.job.chain
@@ -151,7 +162,24 @@ class Fetcher:
         fetch.lent, fetch.pulled = lent, held - start
         self.totals.pulls += 1
         fetch.flows += 1
-        self._later(now + HANDSHAKE_S, lambda then: self._flow(fetch, links, fetch.pulled, then))
+        self._later(now + HANDSHAKE_S, partial(self._flow_pull, fetch, links))
+        self._later(now + PATIENCE * fetch.worth_s + PATIENCE_S, partial(self._give_up, fetch))
+
+    def _flow_pull(self, fetch: _Fetch, links: Sequence[int], now: float) -> None:
+        fetch.pull = self._flow(fetch, links, fetch.pulled, now)
+
+    def _give_up(self, fetch: _Fetch, now: float) -> None:
+        """If the pull is still not there. Its first pages have come, and are used."""
+        flow = fetch.pull
+        if flow is None or flow.ready:
+            return
+        self.links.cancel(flow, now)
+        del self._under_way[flow]
+        fetch.vain = True
+        fetch.pulled -= math.ceil(flow.left / self._page_bytes)
+        fetch.flows -= 1
+        if not fetch.flows:
+            self._arrive(fetch, now)
 
     def _pull_shared(self, fetch: _Fetch, now: float) -> None:
         """From a pool whose pages lie on all nodes alike."""
@@ -159,7 +187,8 @@ class Fetcher:
         if pages:
             self.totals.pulls += 1
             self.totals.pulled_tokens += len(fetch.held) * self._setup.block_tokens
-            self._start(fetch, (3 * fetch.node + _IN,), pages, now)
+            fetch.flows += 1
+            self._flow(fetch, (3 * fetch.node + _IN,), pages, now)
 
     def _pays(self, fetch: _Fetch, links: Sequence[int], start: int, count: int, latency: float) -> bool:
         """Whether the pages come sooner than the node could have computed them after what waits already."""
@@ -169,14 +198,11 @@ class Fetcher:
         took = latency + self.links.seconds(links, count * self._page_bytes) - self._ahead_s(fetch.job, start + count)
         return took < fetch.worth_s
 
-    def _start(self, fetch: _Fetch, links: Sequence[int], pages: float, now: float) -> None:
-        fetch.flows += 1
-        self._flow(fetch, links, pages, now)
-
-    def _flow(self, fetch: _Fetch, links: Sequence[int], pages: float, now: float) -> None:
+    def _flow(self, fetch: _Fetch, links: Sequence[int], pages: float, now: float) -> Flow:
         flow = Flow(links, pages * self._page_bytes, self._ahead_s(fetch.job, fetch.stop))
         self._under_way[flow] = fetch
         self.links.start(flow, now)
+        return flow
 
     def _ahead_s(self, job: Job, stop: int) -> float:
         """Of computing the first chunk after so many pages: layers come in the order in which they are needed."""
@@ -185,7 +211,7 @@ class Fetcher:
 
     def _arrive(self, fetch: _Fetch, now: float) -> None:
         node, job, cache = fetch.node, fetch.job, self._caches[fetch.node]
-        for key in job.chain.keys[len(fetch.held) : fetch.stop]:
+        for key in fetch.keys:
             self._coming[node].pop(key, None)
         if fetch.lent and job.pull_from is not None:
             self._caches[job.pull_from].release(fetch.lent)
@@ -198,7 +224,7 @@ class Fetcher:
             job.fetch_s = now - fetch.begun_at
             self.totals.promoted_tokens += job.promoted
             self.totals.pulled_tokens += job.pulled
-        if fetch.pulled and (not came or now - fetch.begun_at > fetch.worth_s):
+        if fetch.pull is not None and (fetch.vain or not came or now - fetch.begun_at > fetch.worth_s):
             self.totals.vain_pulls += 1
         cache.release(fetch.held)
         for one in (job, *fetch.followers):

@@ -49,6 +49,14 @@ class Links:
             self._users[link] += 1
         self._share()
 
+    def cancel(self, flow: Flow, now: float) -> None:
+        """It is given up. `left` says how much of it has not come."""
+        self._move(now)
+        self._flows.remove(flow)
+        for link in flow.links:
+            self._users[link] -= 1
+        self._share()
+
     def advance(self, now: float) -> list[Flow]:
         """To the time `due`, or one before it. Returns the flows that became ready."""
         self._move(now)

@@ -40,18 +40,19 @@ def test_a_server_that_fails_ends_the_measurement_of_all() -> None:
 
 def test_a_trace_in_small_shares_what_the_large_one_shares() -> None:
     records = [
-        Record(float(at), 512 * blocks + 100, 320, array("q", range(blocks + 1)), at)
-        for at, blocks in enumerate((3, 500, 4, 5))
+        Record(float(at), 512 * blocks + 100, 320, array("q", range(blocks + 1)), session)
+        for at, (blocks, session) in enumerate(((7, 1), (3, 2), (500, 2), (4, 3), (5, 3)))
     ]
     small = simulator.in_small(Trace("t", 512, tuple(records)), requests=3)
     assert small.block_tokens == 16
     assert [record.prompt_tokens for record in small.records] == [16 * blocks + 3 for blocks in (3, 4, 5)]
     assert [record.output_tokens for record in small.records] == [10, 10, 10]
+    assert [record.arrival for record in small.records] == [0.0, 2.0, 3.0]
     first, second, again = (simulator.prompt(small.records[at], number, at) for at, number in ((0, 0), (1, 0), (0, 1)))
     assert first[:48] == second[:48]
     assert first[48:] != second[48:51]
     assert first[:16] != again[:16]  # in another replay everything is new
-    with pytest.raises(ConfigError, match="has 3 requests that are short enough, not 4"):
+    with pytest.raises(ConfigError, match="has 3 requests of conversations"):
         simulator.in_small(Trace("t", 512, tuple(records)), requests=4)
 
 

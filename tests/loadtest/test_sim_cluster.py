@@ -100,6 +100,22 @@ def test_a_fleet_that_pulls_under_load_loses_nothing() -> None:
     assert outcome == _run(trace, "pulling", nodes=4, pages=60, host=100, link=3e9)
 
 
+@pytest.mark.usefixtures("_pulling")
+def test_a_pull_that_takes_too_long_is_given_up() -> None:
+    """Many prompts of one conversation at once, all pulled over one link, which each would have had for itself."""
+    blocks = list(range(100))
+    prompts = [(0.0, [*blocks, 999]), *((10.0 + at / 1e4, [*blocks, 1000 + at]) for at in range(7))]
+    records = tuple(Record(at, len(ids) * BLOCK + 1, 1, array("q", [*ids, 0]), 0) for at, ids in prompts)
+    trace = Trace("t", BLOCK, records)
+    link = 1.1 * 100 * BLOCK * PROFILE.kv_bytes / PROFILE.prefill_s(0, 100 * BLOCK)
+    outcome = _run(trace, "pulling", nodes=8, link=link)
+    assert outcome.fetched.pulls > 1
+    assert outcome.fetched.vain_pulls > 0
+    assert len(outcome.e2e_s) == 8
+    alone = max(_run(trace, "round_robin", nodes=8).ttft_s)
+    assert max(outcome.ttft_s) < 2.3 * alone + 0.1  # 1.2 times as long as computing, and then the computing
+
+
 def test_a_host_tier_keeps_what_the_device_evicts() -> None:
     trace = _trace(requests=100, gap=60.0)
     ideal = pooled(trace, PROFILE, 400)

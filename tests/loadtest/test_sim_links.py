@@ -33,6 +33,16 @@ def test_flows_share_a_link_and_leave_each_other_alone_elsewhere() -> None:
     assert _run(Links(CAPACITIES), [(0.0, first), (0.5, second)]) == pytest.approx([1.5, 2.0])
 
 
+def test_a_flow_that_is_given_up_leaves_its_share_to_others() -> None:
+    links = Links(CAPACITIES)
+    first, second = Flow((2,), 40.0, 0.0), Flow((2,), 40.0, 0.0)
+    links.start(first, 0.0)
+    links.start(second, 0.0)
+    links.cancel(first, 1.0)
+    assert (first.left, links.due) == (20.0, 1.5)
+    assert links.advance(1.5) == [second]
+
+
 @given(_flows)
 def test_ends_are_those_of_many_small_steps(wanted: list[tuple[float, list[int], float]]) -> None:
     flows = [(at, Flow(links, size, 0.0)) for at, links, size in sorted(wanted)]
