@@ -61,6 +61,7 @@ def test_the_comparison_is_drawn(tmp_path: Path) -> None:
         assert out.read_bytes().startswith(magic)
 
 
+@pytest.mark.timeout(300)  # Ray takes a minute to start on a busy machine.
 def test_on_ray_the_rows_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

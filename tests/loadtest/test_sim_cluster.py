@@ -38,7 +38,7 @@ def test_a_seed_gives_one_result(name: str) -> None:
 
 
 def test_one_node_with_time_enough_finds_what_a_pooled_cache_finds() -> None:
-    trace = _trace(requests=100, gap=60.0)
+    trace = _trace(requests=100, gap=5.0)
     for pages in (60, 400):
         ideal = pooled(trace, PROFILE, pages)
         outcome = _run(trace, "round_robin", nodes=1, pages=pages)
@@ -52,7 +52,7 @@ def test_one_node_with_time_enough_finds_what_a_pooled_cache_finds() -> None:
 
 
 def test_a_pool_of_all_nodes_is_shared_at_the_cost_of_the_network() -> None:
-    trace = _trace(requests=100, gap=60.0)
+    trace = _trace(requests=100, gap=5.0)
     ideal = pooled(trace, PROFILE, 4 * 400)
     shared, apart = _run(trace, "global_pool_rr", nodes=4, link=2e9), _run(trace, "round_robin", nodes=4)
     assert shared.cached_tokens == ideal.cached_tokens > apart.cached_tokens
@@ -78,7 +78,7 @@ def _pulling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_pulling")
 def test_nodes_that_pull_find_what_a_pooled_cache_finds() -> None:
-    trace = _trace(requests=100, gap=60.0)
+    trace = _trace(requests=100, gap=5.0)
     ideal = pooled(trace, PROFILE, 400)
     fast, slow, off = (_run(trace, "pulling", nodes=4, link=link) for link in (25e9, 5e9, None))
     assert fast.cached_tokens == slow.cached_tokens == ideal.cached_tokens > off.cached_tokens
@@ -117,7 +117,7 @@ def test_a_pull_that_takes_too_long_is_given_up() -> None:
 
 
 def test_a_host_tier_keeps_what_the_device_evicts() -> None:
-    trace = _trace(requests=100, gap=60.0)
+    trace = _trace(requests=100, gap=5.0)
     ideal = pooled(trace, PROFILE, 400)
     small, tiered, large = (
         _run(trace, "round_robin", nodes=1, pages=pages, host=host) for pages, host in ((60, 0), (60, 400), (400, 0))
