@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
+from trunkline.router.head import Memory, cut, has_length, is_chunked, response_fields, without_length
+
 if TYPE_CHECKING:
     from trunkline.router.pools import Pool
 
 MAX_HEAD_BYTES = 64 * 1024
 
-Headers = list[tuple[bytes, bytes]]
-
+_heads: Memory[tuple[int, bytes]] = Memory()
+"""Status and fields of responses that came as a whole; without the length."""
 _LARGEST = 4096
 _CHUNK_HEADS = {len(b"%x\r\n\r\n" % size) + size: b"%x\r\n" % size for size in range(1, _LARGEST)}
 """How a read of some length begins if it is one whole chunk: then it need not be parsed."""
@@ -34,8 +36,9 @@ class Receiver(Protocol):
 
     def on_connected(self, connection: "Connection") -> None: ...
 
-    def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
-        """`until_eof`: the body ends with the connection. `body`: what of it came along, framing included.
+    def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
+        """`fields`: lines of the head that travel on, each with its CRLF in front. `until_eof`: the body ends with the
+        connection. `body`: what of it came along, framing included.
 
         A receiver that wants the rest calls `splice`.
         """
@@ -48,6 +51,8 @@ class Receiver(Protocol):
 class Connection(asyncio.Protocol):
     """One connection to a node: idle in the pool, or serving one receiver."""
 
+    unframed = False
+    """Whether bodies are passed on without their framing."""
     transport: asyncio.Transport
     _write: Callable[[bytes], None] | None
     _between_chunks: bool
@@ -59,7 +64,6 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
         self._reused = False
-        self._status = 0
         self._expect_nothing()
 
     def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
@@ -122,21 +126,30 @@ class Connection(asyncio.Protocol):
         if receiver is None:  # Nobody asked: the peer does not speak HTTP as we do.
             self.transport.abort()
             return
+        key = None
+        if write is None and not self._last and (begin := cut(data)) is not None:
+            key, size, at = begin
+            if size != len(data) - at:
+                key = None
+            elif (known := _heads.recall(key)) is not None:
+                status, fields = known
+                self._has_head = True
+                receiver.on_head(status, b"%b\r\ncontent-length: %d" % (fields, size), False, data[at:])
+                if self._receiver is receiver:
+                    self._finish(receiver)
+                return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NodeFailure(f"response is not HTTP/1.1 as expected: {error.__context__ or error}"))
             return
-        self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
         if write is not None:
             self._last = data
             self.heard = True
+            self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
             write(data)
         elif self._has_head:
-            whole = self._last + data if self._last else data
-            self._last = data
-            body = self._first(whole[whole.index(b"\r\n\r\n") + 4 :])
-            receiver.on_head(self._status, self._headers, self._until_eof, body)
+            self._on_head(receiver, data, key)
         else:
             self._last += data
             if len(self._last) > MAX_HEAD_BYTES:
@@ -171,20 +184,11 @@ class Connection(asyncio.Protocol):
         if self._complete or self._receiver is None:
             raise NodeFailure("two responses for one request")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name == b"transfer-encoding":
-            self._chunked = True
-        self._headers.append((name, value))
-
     def on_headers_complete(self) -> None:
-        self._status = self._parser.get_status_code()
-        if self._status < 200:
+        if self._parser.get_status_code() < 200:
             raise NodeFailure("an interim response that was not asked for")
         self._has_head = True
         self._keep_alive = self._parser.should_keep_alive()
-        if not self._keep_alive and not self._chunked:
-            self._until_eof = not any(name == b"content-length" for name, _ in self._headers)
 
     def on_chunk_header(self) -> None:
         self._in_chunk = True
@@ -195,13 +199,26 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._complete = True
 
+    def _on_head(self, receiver: Receiver, data: bytes, key: bytes | None) -> None:
+        """The parser has seen the whole head, whose end is in `data`. `key`: what to remember it under."""
+        lines, _, body = (self._last + data).lstrip().partition(b"\r\n\r\n")
+        chunked = is_chunked(lines)
+        self._last = data
+        self._chunked = chunked and not self.unframed
+        self._until_eof = not (self._keep_alive or chunked or has_length(lines))
+        self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
+        status, fields = self._parser.get_status_code(), response_fields(lines, unframed=self.unframed)
+        if key is not None and self._complete and self._keep_alive and not chunked:
+            _heads.learn(key, (status, without_length(fields)))
+        receiver.on_head(status, fields, self._until_eof, self._first(body))
+
     def _first(self, body: bytes) -> bytes:
         """Of the body, what came with the head."""
         return body
 
     def _finish(self, receiver: Receiver) -> None:
         self._receiver = None
-        if self._keep_alive and not self.transport.is_closing():
+        if self._keep_alive and not self.unframed and not self.transport.is_closing():
             self._expect_nothing()
             self._pool.give(self)
         else:
@@ -215,7 +232,6 @@ class Connection(asyncio.Protocol):
             receiver.on_failure(failure)
 
     def _expect_nothing(self) -> None:
-        self._headers: Headers = []
         self._has_head = self._complete = self._until_eof = False
         self._chunked = self._in_chunk = self._between_chunks = False
         self._keep_alive = True
@@ -233,6 +249,8 @@ class Connection(asyncio.Protocol):
 class UnframedConnection(Connection):
     """For clients that speak HTTP/1.0 and know no chunks: passes on the body without its framing. Used once."""
 
+    unframed = True
+
     def __init__(self, pool: "Pool") -> None:
         self._pieces: list[bytes] = []
         super().__init__(pool)
@@ -248,10 +266,6 @@ class UnframedConnection(Connection):
 
     def splice(self, write: Callable[[bytes], None]) -> None:
         self._write = lambda data: write(self._first(data))
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        self._chunked = False  # Not for the receiver.
 
     def _first(self, body: bytes) -> bytes:
         body = b"".join(self._pieces)

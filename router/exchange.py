@@ -11,36 +11,14 @@ import msgspec
 
 from trunkline.router.access_log import Entry
 from trunkline.router.body import Prompt
-from trunkline.router.connection import Headers
 from trunkline.router.context import Context
+from trunkline.router.head import RequestHead
 from trunkline.router.relay import Relay
 from trunkline.router.scheduler.placement import Choice
 from trunkline.router.tenants import Tenant
 from trunkline.shared.errors import Overloaded, RequestError
 
-_HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-connection",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"te",
-        b"upgrade",
-    )
-)
-_REQUEST_ID = b"x-request-id"
-_REQUEST_DROP = _HOP_BY_HOP | {b"host", b"content-length", b"transfer-encoding", b"trailer", b"expect"}
-_REQUEST_DROP |= {b"authorization", _REQUEST_ID}
-"""The body arrives as a whole and leaves with a length: its framing is ours. The last two are put back by hand."""
-_RESPONSE_DROP = _HOP_BY_HOP | {_REQUEST_ID}
-"""Framing of a response passes through, for its body does."""
-_OURS = b"x-trunkline-"
-_PLAIN = frozenset((b"keep-alive", b"Keep-Alive", b"close"))
-"""Values of the Connection header that nominate no other header."""
-_MAX_REQUEST_ID = 128
-
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in http.HTTPStatus}
 _ids = map((os.urandom(8).hex() + "-%x").__mod__, itertools.count(1))
 
 
@@ -65,9 +43,9 @@ class Exchange:
         "_error",
         "_expects",
         "_forwarded",
+        "_head",
         "_read",
         "_size",
-        "_target",
         "_tenant",
         "_turn",
         "disconnected",
@@ -84,9 +62,9 @@ class Exchange:
         context: Context,
         edge: Edge,
         read: Callable[[bytes], Prompt],
-        target: bytes,
-        headers: Headers,
+        head: RequestHead,
         *,
+        size: int,
         expects: bool,
         keep_alive: bool,
         unframed: bool,
@@ -95,7 +73,7 @@ class Exchange:
         self._edge = edge
         self.write: Callable[[bytes], None] = edge.transport.write
         self._read = read
-        self._target = target
+        self._head = head
         self._expects = expects
         """The client waits for `100 Continue` before it sends the body."""
         self._body: list[bytes] = []
@@ -111,16 +89,14 @@ class Exchange:
         self.unframed = unframed
         self.disconnected = False
         self.response_complete = False
-        self.request_id = ""
+        self.request_id = head.request_id or next(_ids)
         self._forwarded = b""
-        """Header lines for the node."""
+        """Header lines for the node, beside those that are its own."""
         context.counters.inflight += 1
         try:
-            self._admit(headers)
+            self._admit(size)
         except RequestError as error:
             self._error = error
-        if not self.request_id:
-            self.request_id = next(_ids)
 
     @property
     def reading(self) -> bool:
@@ -170,33 +146,29 @@ class Exchange:
 
     def request_head(self, authority: bytes, size: int) -> bytes:
         return b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            self._target,
+            self._head.target,
             authority,
             self._forwarded,
             self.request_id.encode(),
             size,
         )
 
-    def write_head(self, status: int, headers: Headers, choice: Choice, until_eof: bool, body: bytes) -> None:
+    def write_head(self, status: int, fields: bytes, choice: Choice, until_eof: bool, body: bytes) -> None:
         if until_eof or self.unframed:
             self.keep_alive = False
         self._context.counters.responded(status)
-        out = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in headers:
-            if name in _RESPONSE_DROP or name.startswith(_OURS) or (self.unframed and name == b"transfer-encoding"):
-                continue
-            out += (name, b": ", value, b"\r\n")
-        out.append(
-            b"x-trunkline-node: %b\r\nx-trunkline-matched-tokens: %d\r\nx-request-id: %b\r\n%b\r\n%b"
+        self.write(
+            b"%b%b\r\nx-trunkline-node: %b\r\nx-trunkline-matched-tokens: %d\r\nx-request-id: %b%b\r\n\r\n%b"
             % (
+                _STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status,
+                fields,
                 choice.node.name.encode(),
                 choice.matched,
                 self.request_id.encode(),
-                b"" if self.keep_alive else b"connection: close\r\n",
+                b"" if self.keep_alive else b"\r\nconnection: close",
                 body,
             )
         )
-        self.write(b"".join(out))
 
     def end(self) -> None:
         self._finish()
@@ -224,39 +196,21 @@ class Exchange:
 
     # Own steps.
 
-    def _admit(self, headers: Headers) -> None:
-        """Reads the head. Raises RequestError for what can be refused before the body is there."""
-        context = self._context
-        authorization = None
-        nominated: list[bytes] = []
-        forwarded: list[bytes] = []
-        for name, value in headers:
-            if name not in _REQUEST_DROP:
-                if not name.startswith(_OURS):
-                    forwarded += (name, b": ", value, b"\r\n")
-            elif name == b"authorization":
-                authorization = value
-            elif name == b"connection":
-                if value not in _PLAIN:
-                    nominated += value.lower().split(b",")
-            elif name == _REQUEST_ID and len(value) <= _MAX_REQUEST_ID and value.isascii():
-                self.request_id = value.decode()
-            elif name == b"content-length" and int(value) > context.settings.max_body_bytes:
-                raise self._too_large()
-        for name in nominated:  # For this hop only.
-            while (name := name.strip()) in forwarded[::4]:
-                at = forwarded[::4].index(name) * 4
-                del forwarded[at : at + 4]
-        tenant = self._tenant = context.tenants.authenticate(authorization)
+    def _admit(self, size: int) -> None:
+        """Raises RequestError for what can be refused before the body is there."""
+        context, head = self._context, self._head
+        if size > context.settings.max_body_bytes:
+            raise self._too_large()
+        tenant = self._tenant = context.tenants.authenticate(head.authorization)
         if context.counters.inflight > context.settings.max_inflight:
             limit = context.settings.max_inflight
             raise Overloaded(f"the router has {limit} requests in flight, its --max-inflight", retry_after=1.0)
-        if authorization is not None and tenant.forwards_credentials:
-            forwarded += (b"authorization: ", authorization, b"\r\n")
-        forwarded.append(tenant.headers)
+        forwarded = head.fields + tenant.headers
+        if head.authorization is not None and tenant.forwards_credentials:
+            forwarded += b"authorization: %b\r\n" % head.authorization
         if self.unframed:
-            forwarded.append(b"connection: close\r\n")
-        self._forwarded = b"".join(forwarded)
+            forwarded += b"connection: close\r\n"
+        self._forwarded = forwarded
 
     def _dispatch(self) -> None:
         context = self._context

@@ -3,7 +3,7 @@
 import asyncio
 from urllib.parse import urlsplit
 
-from trunkline.router.connection import Connection, Headers, NodeFailure, UnframedConnection
+from trunkline.router.connection import Connection, NodeFailure, UnframedConnection
 from trunkline.router.node import Node
 from trunkline.router.pools import Pool
 
@@ -43,7 +43,7 @@ class _Get:
         self.connection = connection
         connection.send(self, self._request, b"")
 
-    def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
+    def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
         self._status = status
         if self.connection is not None:
             self.connection.splice(self._take)

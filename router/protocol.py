@@ -6,29 +6,28 @@ whose turn has not come.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
-from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
-import httptools
-import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from trunkline.router import refusals
 from trunkline.router.body import Prompt, read_chat, read_completion
 from trunkline.router.context import Context
 from trunkline.router.exchange import Exchange
+from trunkline.router.head import Memory, RequestHead, cut, request_head
 from trunkline.shared.errors import RequestError
 
-log = logging.getLogger("trunkline.router.protocol")
-
-HOT: dict[bytes, Callable[[bytes], Prompt]] = {
+Read = Callable[[bytes], Prompt]
+HOT: dict[bytes, Read] = {
     b"/v1/completions": read_completion,
     b"/v1/chat/completions": read_chat,
 }
+_heads: Memory[tuple[Read, RequestHead]] = Memory()
+"""Of requests for hot endpoints whose body has a length, and whose connection stays open."""
 _NEVER = float("inf")
 _MAX_AHEAD = 256 * 1024
 """Bytes of pipelined requests read ahead; until then reading goes on, so that a client that leaves is noticed."""
@@ -51,7 +50,12 @@ class EdgeProtocol(HttpToolsProtocol):
         self._deadlines = context.settings.deadlines
         self._front: Any = None
         """What is being answered: an `Exchange` or uvicorn's cycle."""
-        self._in_head = False
+        self._in_message = self._in_head = False
+        """Of the parser."""
+        self._missing = 0
+        """Bytes of a body that the parser does not see."""
+        self._unknown: bytes | None = None
+        """What to remember the next head under."""
         self._head_bytes = 0
         self._in_bulk = False
         """So much came in one read that a head in it may be over its limit."""
@@ -79,25 +83,26 @@ class EdgeProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        in_head = self._in_head
-        self._in_bulk = len(data) > self._context.settings.max_head_bytes
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserCallbackError as error:
-            self._reject(_refusal(error.__context__))
-        except httptools.HttpParserError as error:
-            self._reject(_refusal(error))
-        except httptools.HttpParserUpgrade:
-            self._reject(_upgrade_refused())
-        else:
-            if in_head and self._in_head:
-                self._head_bytes += len(data)
-                if self._head_bytes > self._context.settings.max_head_bytes:
-                    self._reject(self._head_too_large())
-            if self.pipeline:
-                self._ahead += len(data)
-                if self._ahead > _MAX_AHEAD:
-                    self.flow.pause_reading()
+            data = self._read_known(data)
+            if data:
+                self._parse(data)
+        except Exception as error:  # noqa: BLE001  # What is not the client's fault is logged, and answered with 500.
+            self._reject(refusals.reason(error))
+
+    def _parse(self, data: bytes) -> None:
+        limit = self._context.settings.max_head_bytes
+        in_head = self._in_head
+        self._in_bulk = len(data) > limit
+        self.parser.feed_data(data)
+        if in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > limit:
+                raise refusals.large_head(limit)
+        if self.pipeline:
+            self._ahead += len(data)
+            if self._ahead > _MAX_AHEAD:
+                self.flow.pause_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -136,41 +141,35 @@ class EdgeProtocol(HttpToolsProtocol):
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
-        self._in_head = True
+        self._in_message = self._in_head = True
         self._head_bytes = 0
         if self._front is None:
             self.deadline = monotonic() + self._deadlines.head
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        key, self._unknown = self._unknown, None
         if self._in_bulk:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > self._context.settings.max_head_bytes:
-                raise self._head_too_large()
+                raise refusals.large_head(self._context.settings.max_head_bytes)
         parser = self.parser
         read = HOT.get(self.url.partition(b"?")[0]) if parser.get_method() == b"POST" else None
         if read is None:
             self._hand_over()
             return
         old = parser.get_http_version() == "1.0"
-        exchange = Exchange(
-            self._context,
-            self,
-            read,
-            self.url,
-            self.headers,
-            expects=self.expect_100_continue and not old,
-            keep_alive=not old and parser.should_keep_alive(),
-            unframed=old,
-        )
-        self.cycle = exchange  # type: ignore[assignment]
+        expects = self.expect_100_continue and not old
+        keep_alive = not old and parser.should_keep_alive()
+        head = request_head(self.url, self.headers)
+        plain = keep_alive and not expects and not parser.should_upgrade()
+        if key is not None and plain and not head.request_id:
+            _heads.learn(key, (read, head))
+        size = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        exchange = self._exchange(read, head, size, expects=expects, keep_alive=keep_alive, unframed=old)
         if parser.should_upgrade():  # The parser takes what follows for the other protocol: no body will come.
             exchange.keep_alive = False
-            exchange.fail(_upgrade_refused())
-        if self._front is None and not self.flow.write_paused:
-            self._start_asgi_task(exchange, None)
-        else:
-            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
+            exchange.fail(refusals.no_upgrade())
 
     def on_body(self, body: bytes) -> None:
         if isinstance(self.cycle, Exchange):
@@ -179,12 +178,63 @@ class EdgeProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._in_message = False
         if isinstance(self.cycle, Exchange):
             if self.cycle is self._front:
                 self.deadline = _NEVER
             self.cycle.on_complete()
         else:
             super().on_message_complete()
+
+    # Requests of hot endpoints.
+
+    def _read_known(self, data: bytes) -> bytes:
+        """A request with a head that was seen before, or a part of its body. Returns what is for the parser."""
+        size = self._missing
+        if not size:
+            self._unknown = None
+            if self._front is not None or self._in_message or self.flow.write_paused:
+                return data
+            begin = cut(data)
+            if begin is None:
+                return data
+            key, size, at = begin
+            known = _heads.recall(key) if size else None
+            if known is None:
+                self._unknown = key
+                return data
+            self._exchange(*known, size)
+            data = data[at:]
+        exchange: Any = self.cycle
+        part = data[:size]
+        self._missing = size - len(part)
+        exchange.on_body(part)
+        if not self._missing:
+            if exchange is self._front:
+                self.deadline = _NEVER
+            exchange.on_complete()
+        return data[size:]
+
+    def _exchange(
+        self,
+        read: Read,
+        head: RequestHead,
+        size: int,
+        *,
+        expects: bool = False,
+        keep_alive: bool = True,
+        unframed: bool = False,
+    ) -> Exchange:
+        """A head is complete. `size`: of the body as declared; 0: not declared."""
+        exchange = Exchange(
+            self._context, self, read, head, size=size, expects=expects, keep_alive=keep_alive, unframed=unframed
+        )
+        self.cycle = exchange  # type: ignore[assignment]
+        if self._front is None and not self.flow.write_paused:
+            self._start_asgi_task(exchange, None)
+        else:
+            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
+        return exchange
 
     # For exchanges and cycles.
 
@@ -252,17 +302,8 @@ class EdgeProtocol(HttpToolsProtocol):
         elif front is not None:
             front.keep_alive = False
         else:
-            body = msgspec.json.encode(error.body())
-            self.transport.write(
-                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"connection: close\r\n\r\n%b"
-                % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)
-            )
+            self.transport.write(refusals.response(error))
             self._close()
-
-    def _head_too_large(self) -> RequestError:
-        limit = self._context.settings.max_head_bytes
-        return RequestError(f"headers are over the limit of {limit} bytes", status=431)
 
     def _close(self) -> None:
         """Ends the connection so that the client can read what was written even while it is still sending."""
@@ -274,17 +315,3 @@ class EdgeProtocol(HttpToolsProtocol):
             self.transport.write_eof()
         else:
             self.transport.close()
-
-
-def _refusal(error: BaseException | None) -> RequestError:
-    """Why the parser stopped, or a callback of it."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, httptools.HttpParserError):
-        return RequestError(f"not a valid HTTP/1.1 request: {error}")
-    log.error("a request failed in the router itself", exc_info=error)
-    return RequestError("the router failed on this request", status=500, kind="internal_error")
-
-
-def _upgrade_refused() -> RequestError:
-    return RequestError("this server upgrades to no other protocol")

@@ -8,8 +8,9 @@ from typing import Protocol
 import msgspec
 
 from trunkline.router.admission.passage import Passage
-from trunkline.router.connection import Connection, Headers, NodeFailure, UnframedConnection
+from trunkline.router.connection import Connection, NodeFailure, UnframedConnection
 from trunkline.router.context import Context
+from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
@@ -34,8 +35,8 @@ class Client(Protocol):
     def request_head(self, authority: bytes, size: int) -> bytes:
         """The head of the request to a node, for a body of `size` bytes."""
 
-    def write_head(self, status: int, headers: Headers, choice: Choice, until_eof: bool, body: bytes) -> None:
-        """`until_eof`: the body ends with the connection."""
+    def write_head(self, status: int, fields: bytes, choice: Choice, until_eof: bool, body: bytes) -> None:
+        """`fields`: lines of the head, each with its CRLF in front. `until_eof`: the body ends with the connection."""
 
     write: Callable[[bytes], None]
 
@@ -62,7 +63,7 @@ class Relay:
         "_connection",
         "_context",
         "_done",
-        "_headers",
+        "_fields",
         "_limit",
         "_passage",
         "_paused",
@@ -95,7 +96,7 @@ class Relay:
         self._choice = placement.choice(0)
         self._ticket: Ticket | None = None
         self._connection: Connection | None = None
-        self._headers: Headers | None = None
+        self._fields: bytes | None = None
         """Of the response, once it began."""
         self._started = monotonic()
         self._paused = False
@@ -117,7 +118,7 @@ class Relay:
     def abandon(self) -> None:
         """The router stops."""
         error = Overloaded("the router is shutting down", retry_after=1.0, status=503)
-        if self._headers is not None:
+        if self._fields is not None:
             self._end_with_error(error)
         else:
             self.refuse(error)
@@ -155,7 +156,7 @@ class Relay:
         if down:
             what = "stopped answering"
         else:
-            what = "did not begin to respond in time" if self._headers is None else "stalled in its response"
+            what = "did not begin to respond in time" if self._fields is None else "stalled in its response"
         if self._connection is not None:
             self._connection.abort()
         self.on_failure(NodeFailure(what, timeout=True))
@@ -170,14 +171,14 @@ class Relay:
         self._await(self._context.settings.deadlines.first_byte)
         connection.send(self, self._client.request_head(connection.authority, len(self._body)), self._body)
 
-    def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
+    def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
         context, choice = self._context, self._choice
         if status in MOVE_ON and self._has_next():
             if self._connection is not None:
                 self._connection.abort()
             self._move_on(f"answered {status}")
             return
-        self._headers = headers
+        self._fields = fields
         self._body = b""
         if self._ticket is not None:
             context.scheduler.begin(self._ticket)
@@ -188,7 +189,7 @@ class Relay:
         self._await(context.settings.deadlines.idle)
         if self._connection is not None:
             self._connection.splice(self._client.write)
-        self._client.write_head(status, headers, choice, until_eof, body)
+        self._client.write_head(status, fields, choice, until_eof, body)
 
     def on_end(self) -> None:
         if self._paused and self._connection is not None:
@@ -201,7 +202,7 @@ class Relay:
         if self._done:
             return
         context, choice = self._context, self._choice
-        if self._headers is not None:
+        if self._fields is not None:
             log.warning("request %s: node %s: %s", self._client.request_id, choice.node.name, failure)
             context.counters.broken += 1
             self._end_with_error(self._upstream(failure, 502))
@@ -292,7 +293,7 @@ class Relay:
     def _end_with_error(self, error: RequestError) -> None:
         """The response began: an event stream ends with an error event if its framing allows, else it breaks off."""
         tail = None
-        if self._connection is not None and self._is_stream():
+        if self._connection is not None and self._fields is not None and is_event_stream(self._fields):
             tail = self._connection.framed_end(b"data: " + msgspec.json.encode(error.body()) + b"\n\n")
         self._close()
         if tail is None:
@@ -300,12 +301,6 @@ class Relay:
         else:
             self._client.write(tail)
             self._client.end()
-
-    def _is_stream(self) -> bool:
-        return any(
-            name == b"content-type" and value.lower().startswith(b"text/event-stream")
-            for name, value in self._headers or ()
-        )
 
     def _settle(self) -> None:
         """What this try added to the node's account is taken back."""

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.router.connection import Connection, Headers, NodeFailure
+from trunkline.router.connection import Connection, NodeFailure
 from trunkline.router.nodes import Node
 from trunkline.router.pools import Pool
 
@@ -21,6 +21,9 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def abort(self) -> None:
+        pass
+
 
 class Log:
     """A receiver that writes down what it is told."""
@@ -28,13 +31,15 @@ class Log:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.body = b""
+        self.fields: list[bytes] = []
         self.ends: list[str] = []
 
     def on_connected(self, connection: Connection) -> None:
         raise AssertionError("it is connected already")
 
-    def on_head(self, status: int, headers: Headers, until_eof: bool, body: bytes) -> None:
+    def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
         assert (status, until_eof) == (200, False)
+        self.fields.append(fields)
         self.connection.splice(self.write)
         self.body += body
 
@@ -113,3 +118,32 @@ def test_what_follows_a_broken_chunk_is_no_event() -> None:
     assert end == b"b\r\n\n\ndata: x\n\n\r\n0\r\n\r\n"
     log.connection.connection_lost(None)
     assert log.ends == ["failure"]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.booleans()), min_size=2, max_size=6), st.integers(0, 200))
+def test_a_document_is_passed_on_alike_whether_its_head_was_seen_before_or_not(
+    documents: list[tuple[bytes, bool]], cut: int
+) -> None:
+    pool, log = connected()
+    whole = b""
+    for body, split in documents:
+        raw = b"HTTP/1.1 200 OK\r\nx-a: 1\r\nContent-Length: %d\r\nx-b: 2\r\n\r\n%b" % (len(body), body)
+        log.connection.send(log, b"", b"")
+        at = cut % len(raw) if split else 0
+        for part in filter(None, (raw[:at], raw[at:])):
+            assert pool.take() is None
+            log.connection.data_received(part)
+        whole += body
+        assert log.body == whole
+        fields = log.fields[-1].lower().split(b"\r\n")
+        assert sorted(fields) == [b"", b"content-length: %d" % len(body), b"x-a: 1", b"x-b: 2"]
+        assert pool.take() is log.connection
+    assert log.ends == ["end"] * len(documents)
+
+
+def test_of_two_documents_for_one_request_none_is_remembered() -> None:
+    for _ in range(2):
+        _, log = connected()
+        log.connection.send(log, b"", b"")
+        log.connection.data_received(b"HTTP/1.1 200 OK\r\nx-two: 1\r\ncontent-length: 1\r\n\r\nab")
+        assert log.ends == ["failure"]

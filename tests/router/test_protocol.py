@@ -388,6 +388,61 @@ def test_requests_may_be_split_anywhere(data: st.DataObject) -> None:
     run(scenario())
 
 
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_requests_with_equal_heads_may_be_split_anywhere(data: st.DataObject) -> None:
+    """Heads that were seen before pass without the parser, between others that do not."""
+    headers = data.draw(st.sampled_from([[], ["x-a: 1", "accept: */*"], ["connection: keep-alive"]]))
+    texts = data.draw(st.lists(st.sampled_from(["a", "b" * 400, "bad"]), min_size=2, max_size=5))
+    bodies = [b'{"model": 1}' if text == "bad" else json.dumps(chat(text)).encode() for text in texts]
+    raws = [request(body=body, headers=headers) for body in bodies]
+    raws.insert(len(raws) // 2, request("/healthz", b"", method="GET"))
+    raw = b"".join(raws)
+    starts = {sum(map(len, raws[:count])) for count in range(1, len(raws))}
+    whole = data.draw(st.sets(st.sampled_from(sorted(starts))))
+    cuts = sorted(whole | set(data.draw(st.lists(st.integers(1, len(raw) - 1), max_size=6))))
+
+    async def scenario() -> None:
+        async with FakeAgent("a") as agent, serving([agent]) as served, Client(served.port) as client:
+            for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
+                client.writer.write(raw[start:end])
+                await asyncio.sleep(data.draw(st.sampled_from([0.001, 0.01])))
+            statuses = [(await client.reply()).status for _ in raws]
+            expected = [422 if text == "bad" else 200 for text in texts]
+            expected.insert(len(texts) // 2, 200)
+            assert statuses == expected
+            assert [received.body for received in agent.requests] == [
+                body for body, text in zip(bodies, texts, strict=True) if text != "bad"
+            ]
+            assert all(("x-a" in received.headers) == ("x-a: 1" in headers) for received in agent.requests)
+            await until(served.idle)
+
+    run(scenario())
+
+
+def test_a_head_seen_before_is_checked_like_a_new_one() -> None:
+    async def scenario() -> None:
+        async with (
+            FakeAgent("a") as agent,
+            serving([agent], max_body_bytes=1000, deadlines=Deadlines(body=0.3, drain=2.0)) as served,
+        ):
+            small, large = (request(body=chat("x" * size)) for size in (10, 2000))
+            async with Client(served.port) as client:
+                assert (await client.ask(small)).status == 200
+                assert (await client.ask(large)).status == 413
+            async with Client(served.port) as client:
+                assert (await client.ask(small)).status == 200
+                assert (await client.ask(small[:-5])).status == 408
+            async with Client(served.port) as client:
+                assert (await client.ask(small)).status == 200
+                client.writer.write(small[:-5])
+                await until(lambda: served.inflight == 1)
+            await until(served.idle)
+            assert len(agent.requests) == 3
+
+    run(scenario())
+
+
 def test_pipelined_requests_are_not_read_without_bound() -> None:
     async def scenario() -> None:
         async with (

@@ -1,0 +1,41 @@
+"""Why a client's connection cannot be read on."""
+
+import logging
+from http import HTTPStatus
+
+import httptools
+import msgspec
+
+from trunkline.shared.errors import RequestError
+
+log = logging.getLogger("trunkline.router.protocol")
+
+
+def reason(error: BaseException | None) -> RequestError:
+    """`error`: what the parser raised, or a callback of it, or what read a request without it."""
+    if isinstance(error, httptools.HttpParserCallbackError):
+        return reason(error.__context__)
+    if isinstance(error, httptools.HttpParserUpgrade):
+        return no_upgrade()
+    if isinstance(error, httptools.HttpParserError):
+        return RequestError(f"not a valid HTTP/1.1 request: {error}")
+    if isinstance(error, RequestError):
+        return error
+    log.error("a request failed in the router itself", exc_info=error)
+    return RequestError("the router failed on this request", status=500, kind="internal_error")
+
+
+def no_upgrade() -> RequestError:
+    return RequestError("this server upgrades to no other protocol")
+
+
+def large_head(limit: int) -> RequestError:
+    return RequestError(f"headers are over the limit of {limit} bytes", status=431)
+
+
+def response(error: RequestError) -> bytes:
+    """A whole response, after which the connection ends."""
+    body = msgspec.json.encode(error.body())
+    return (
+        b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+    ) % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)

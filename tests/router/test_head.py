@@ -1,0 +1,111 @@
+"""What of a head travels on, and that a head is only taken for another one if a parser would read it alike."""
+
+import httptools
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.router.head import Headers, Memory, cut, request_head, response_fields
+
+TOKEN = st.text("abcXYZ-_1", min_size=1, max_size=8).map(str.encode)
+NAME = TOKEN | st.sampled_from([b"Content-Length", b"content-length", b"CONTENT-LENGTH", b"transfer-encoding", b"host"])
+VALUE = st.text("ab 0123456789:,\t", max_size=8).map(str.encode) | st.integers(0, 10**17).map(b"%d".__mod__)
+LINE = st.builds(lambda name, gap, value: name + b":" + gap + value, NAME, st.sampled_from([b"", b" ", b"  "]), VALUE)
+END = st.sampled_from([b"\r\n\r\n", b"\n\n", b"\r\n\n", b""])
+
+
+class Parsed:
+    """A request's head as the parser reads it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.headers: Headers = []
+        self.complete = False
+        try:
+            httptools.HttpRequestParser(self).feed_data(data)
+        except httptools.HttpParserError:
+            self.complete = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+@given(st.lists(LINE, max_size=5), END, st.integers(0, 10**14))
+def test_a_head_that_is_cut_alike_is_read_alike(lines: list[bytes], end: bytes, size: int) -> None:
+    raw = b"\r\n".join([b"POST / HTTP/1.1", *lines]) + end
+    first = cut(raw)
+    parsed = Parsed(raw)
+    if first is None or not parsed.complete:
+        return
+    key, size_before, body_at = first
+    assert int(dict(parsed.headers)[b"content-length"]) == size_before
+    assert raw[body_at - 4 : body_at] == b"\r\n\r\n"
+    # Another one of the same key: the same head with another number.
+    digits = next(value for name, value in parsed.headers if name == b"content-length")
+    size_of = len(digits)
+    starts = (at for at in range(len(raw)) if raw.startswith(digits, at))
+    at = next(at for at in starts if raw[:at] + raw[at + size_of : -4] == key)
+    other = raw[:at] + b"%d" % size + raw[at + size_of :]
+    second = cut(other)
+    assert second is not None
+    assert second[:2] == (key, size)
+    again = Parsed(other)
+    assert again.complete
+    assert [pair for pair in again.headers if pair[0] != b"content-length"] == [
+        pair for pair in parsed.headers if pair[0] != b"content-length"
+    ]
+    assert dict(again.headers)[b"content-length"] == b"%d" % size
+
+
+def test_what_is_no_whole_head_with_a_length_is_not_cut() -> None:
+    for raw in (
+        b"",
+        b"POST / HTTP/1.1\r\ncontent-length: 3\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\n\r\ncontent-length: 3\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: \r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: -3\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: 1234567890123456\r\n\r\n",
+        b"POST / HTTP/1.1\r\nx: " + b"y" * 5000 + b"\r\ncontent-length: 3\r\n\r\n",
+    ):
+        assert cut(raw) is None
+
+
+def test_of_a_request_only_end_to_end_headers_travel_on() -> None:
+    headers = [
+        (b"host", b"a"),
+        (b"accept", b"x"),
+        (b"connection", b"Keep-Alive, X-Hop"),
+        (b"x-hop", b"1"),
+        (b"x-trunkline-salt", b"ff"),
+        (b"authorization", b"Bearer k"),
+        (b"x-request-id", b"mine"),
+        (b"content-length", b"3"),
+        (b"accept", b"y"),
+    ]
+    head = request_head(b"/v1", headers)
+    assert head.fields == b"accept: x\r\naccept: y\r\n"
+    assert (head.authorization, head.request_id) == (b"Bearer k", "mine")
+
+
+def test_a_request_id_that_cannot_be_used_is_none() -> None:
+    for value in (b"x" * 129, b"\xe9"):
+        assert request_head(b"/", [(b"x-request-id", value)]).request_id == ""
+
+
+def test_of_a_response_framing_travels_on() -> None:
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: a\r\nKeep-Alive: x\r\nConnection: keep-alive\r\nX-Trunkline-Node: b\r\n"
+        b"Transfer-Encoding: chunked\r\nX-Request-Id: c\r\nte: d\r\ntest: e"
+    )
+    assert response_fields(head, unframed=False) == b"\r\nContent-Type: a\r\nTransfer-Encoding: chunked\r\ntest: e"
+    assert response_fields(head, unframed=True) == b"\r\nContent-Type: a\r\ntest: e"
+
+
+def test_memory_is_bounded() -> None:
+    memory: Memory[int] = Memory()
+    for number in range(5000):
+        memory.learn(b"%d" % number, number)
+    known = [number for number in range(5000) if memory.recall(b"%d" % number) is not None]
+    assert len(known) <= 1024
+    assert memory.recall(b"4999") == 4999
