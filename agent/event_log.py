@@ -28,7 +28,6 @@ from trunkline.shared.wire import (
     MAX_KEYS,
     WIRE_VERSION,
     Cleared,
-    Digest,
     Event,
     EventBatch,
     Finished,
@@ -60,7 +59,7 @@ _EVENT_BYTES = 64
 class EventLog:
     """The numbered events of one epoch. `append` from the engine thread, the rest from one other thread.
 
-    `mirror` is an empty index of the log's own. `clock` gives seconds.
+    `mirror` is an empty index of the log's own, of SUMMARY_PARTITIONS. `clock` gives seconds.
     """
 
     def __init__(
@@ -110,6 +109,8 @@ class EventLog:
         """The messages that answer a follower. `flush` must have been called once before."""
         if isinstance(request, Replay):
             return self._replay(request)
+        if request.partition >= 0:
+            return list(self._dump(request.partition))
         if not self._snapshot or self._clock() - self._snapshot_at > SNAPSHOT_REUSE_S or not self._continues():
             self._snapshot = self._dump()
             self._snapshot_at = self._clock()
@@ -144,7 +145,7 @@ class EventLog:
     def _number(self, events: Sequence[Event], load: Load, finished: tuple[Finished, ...]) -> EventBatch:
         for event in events:
             self._apply(event)
-        digest = Digest(*self._mirror.digest(_NODE))
+        digest = self._mirror.digests(_NODE)
         batch = EventBatch(WIRE_VERSION, self.node, self.epoch, self._seq, tuple(events), load, digest, finished)
         self._seq += 1
         self._keep(batch)
@@ -184,11 +185,11 @@ class EventLog:
             oldest = self._kept[0][0].seq if self._kept else self._seq
         return oldest <= self._snapshot[0].seq + 1
 
-    def _dump(self) -> list[SnapshotPart]:
+    def _dump(self, partition: int = -1) -> list[SnapshotPart]:
         with self._numbering:
             seq = self._seq - 1
-            digest = Digest(*self._mirror.digest(_NODE))
-            keys, depths, tiers = self._mirror.dump(_NODE)
+            digest = self._mirror.digests(_NODE)
+            keys, depths, tiers = self._mirror.dump(_NODE, partition if partition >= 0 else None)
         starts = range(0, max(len(tiers), 1), MAX_KEYS)
         return [
             SnapshotPart(
@@ -201,6 +202,7 @@ class EventLog:
                 depths[start * DEPTH_BYTES : (start + MAX_KEYS) * DEPTH_BYTES],
                 tiers[start : start + MAX_KEYS],
                 digest,
+                partition,
             )
             for part, start in enumerate(starts)
         ]

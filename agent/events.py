@@ -19,7 +19,7 @@ import zmq
 from trunkline.agent.event_log import EventLog
 from trunkline.kernels.core import PrefixIndex
 from trunkline.shared.errors import ConfigError, WireError
-from trunkline.shared.names import Tier
+from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.wire import (
     MAX_NAME,
     MAX_REQUEST_BYTES,
@@ -77,7 +77,7 @@ class EventPublisher:
         self._load = load
         self._host = host
         self._ports = events_port, replay_port
-        self._log = EventLog(node, self.epoch, PrefixIndex(partitions=1, max_keys=max_keys))
+        self._log = EventLog(node, self.epoch, PrefixIndex(SUMMARY_PARTITIONS, max_keys))
         self._finished: deque[Finished] = deque(maxlen=MAX_FINISHED)
         self._dropped_replies = 0
         self._bad_requests = 0

@@ -25,6 +25,7 @@ from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
 from trunkline.router.warmup import WarmUp
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.names import SUMMARY_PARTITIONS
 from trunkline.shared.wire import Finished, Load
 
 _BACKLOG = 4096
@@ -43,7 +44,7 @@ class Router(NodeListener):
 
     def __init__(self, settings: Settings, tenants: Tenants, *, timing: Timing | None = None) -> None:
         """Raises ConfigError for bad node URLs, and for an access log that cannot be written."""
-        index = PrefixIndex(max_keys=settings.max_summary_keys)
+        index = PrefixIndex(SUMMARY_PARTITIONS, settings.max_summary_keys)
         registry = Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header)
         if settings.registry is None:
             replicas, scheduler = None, Scheduler(index, settings.scheduler)

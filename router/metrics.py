@@ -163,6 +163,13 @@ class RouterCollector(Collector):
         stats = self._context.registry.index_stats()
         yield GaugeMetricFamily("trunkline_router_index_keys", "Distinct keys in all summaries.", stats["keys"])
         yield GaugeMetricFamily("trunkline_router_index_bytes", "Memory of the prefix index.", stats["bytes"])
+        operations = CounterMetricFamily(
+            "trunkline_router_index_operations", "Keys looked up and changed.", labels=["partition", "kind"]
+        )
+        for partition, (lookups, changes) in enumerate(self._context.registry.index_traffic()):
+            operations.add_metric([str(partition), "lookups"], lookups)
+            operations.add_metric([str(partition), "changes"], changes)
+        yield operations
         yield CounterMetricFamily(
             "trunkline_router_index_dropped_keys", "Keys refused because the index is at its bound.", stats["dropped"]
         )

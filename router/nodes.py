@@ -116,6 +116,10 @@ class Registry:
         """Size and losses of the prefix index that holds the summaries."""
         return self._index.stats()
 
+    def index_traffic(self) -> list[tuple[int, int]]:
+        """Lookups and changed keys of each partition of the index, ever."""
+        return self._index.traffic()
+
     def view(self) -> list[dict[str, object]]:
         """JSON of every node."""
         now = time.monotonic()

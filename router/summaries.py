@@ -5,7 +5,8 @@ Whatever is lost, repeated or reordered, and whenever the agent restarts, the in
 
     unknown ──batch 0──> following ──gap──> replaying ──gap closed──> following
        └──any other──> snapshotting ──last part──> following
-    any ──new epoch──> unknown;  replaying ──too old──> snapshotting;  following ──digest differs──> snapshotting
+    following ──digest of a partition differs──> repairing that partition ──> following
+    any ──new epoch──> unknown;  replaying ──too old──> snapshotting;  repairing ──in vain──> snapshotting
 
 `docs/develop/wire.md` tells the whole story.
 """
@@ -15,30 +16,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trunkline.kernels.core import PrefixIndex
+from trunkline.router.held import MAX_HELD_BATCHES, HeldBatches, keys_of
+from trunkline.router.holding import Holding
+from trunkline.router.repair import Repair
+from trunkline.shared.names import SUMMARY_PARTITIONS
 from trunkline.shared.wire import (
-    KEY_BYTES,
     WIRE_VERSION,
     Cleared,
-    Digest,
-    Event,
     EventBatch,
     Finished,
     Message,
-    Moved,
-    Removed,
     Replay,
     ReplayGone,
     Request,
     SnapshotPart,
     SnapshotRequest,
-    Stored,
 )
 
-MAX_HELD_BATCHES = 1024
-MAX_HELD_KEYS = 1 << 20
-"""Bounds of what arrived out of order and waits: beyond them it is forgotten, and asked for again."""
 MAX_REPLAYS = 3
-"""Answers to one gap that may fail to come before a snapshot is taken instead."""
+"""Answers to one question that may fail to come before a whole snapshot is taken instead."""
+MAX_REPAIRS = 4
+"""Partitions that may disagree at once; if it is more, a whole snapshot is taken."""
 _HEAVY_KEYS = 4096
 
 log = logging.getLogger(__name__)
@@ -68,39 +66,38 @@ class Counters:
     replays: int = 0
     snapshots: int = 0
     mismatches: int = 0
+    repairs: int = 0
     epochs: int = 0
     dropped_keys: int = 0
     bad_frames: int = 0
 
 
 class NodeSummary:
-    """One node's part of the index. Calls must not overlap; they may come from different threads."""
+    """One node's part of an index. Calls must not overlap; they may come from different threads."""
 
     def __init__(self, index: PrefixIndex, node: int) -> None:
         self.counters = Counters()
         self.epoch: int | None = None
-        self.partial = False
-        self._index = index
-        self._node = node
+        self._holding = Holding(index, node)
         self._next: int | None = None
         """The next batch to apply; None: unknown, a snapshot will tell."""
         self._newest = -1
         """The newest batch known to exist: what lies between is missing."""
-        self._held: dict[int, EventBatch] = {}
-        self._held_keys = 0
+        self._held = HeldBatches()
         self._asked: Request | None = None
         self._retries = 0
         self._snapshot: tuple[int, int] | None = None
         """Sequence number of the snapshot that is coming in, and its next part."""
+        self._repair: Repair | None = None
         self._finished: list[Finished] = []
         self._reported = -1
         """The newest batch whose reports were taken."""
 
     @property
     def status(self) -> SummaryStatus:
-        if self._next is None or self._next <= self._newest:
+        if self._next is None or self._next <= self._newest or self._repair is not None:
             return SummaryStatus.SYNCING
-        return SummaryStatus.PARTIAL if self.partial else SummaryStatus.EXACT
+        return SummaryStatus.PARTIAL if self._holding.partial else SummaryStatus.EXACT
 
     @property
     def applied(self) -> int | None:
@@ -117,14 +114,15 @@ class NodeSummary:
         self._next = None
         self._newest = -1
         self._snapshot = None
+        self._repair = None
         self._asked = SnapshotRequest(WIRE_VERSION)
         return self._asked
 
     def retry(self) -> Request | None:
         """The awaited answer did not come: what to ask now."""
         self._retries += 1
-        if isinstance(self._asked, Replay) and self._next is not None and self._retries < MAX_REPLAYS:
-            return self._ask_replay(self._next)
+        if self._next is not None and self._retries < MAX_REPLAYS:
+            return self._ask_replay(self._next) if isinstance(self._asked, Replay) else self._asked
         return self.resync() if self._asked else None
 
     def clear(self) -> None:
@@ -143,7 +141,8 @@ class NodeSummary:
         if not isinstance(message, EventBatch):
             return isinstance(message, SnapshotPart)
         cleared = any(isinstance(event, Cleared) for event in message.events)
-        return cleared or message.epoch != self.epoch or _keys(message) + self._held_keys > _HEAVY_KEYS
+        many = keys_of(message) + self._held.keys > _HEAVY_KEYS
+        return many or cleared or message.epoch != self.epoch or self._repair is not None
 
     def receive(self, message: Message) -> Request | None:
         """Takes a message from either socket, in any order. Returns what to ask the agent for.
@@ -178,37 +177,62 @@ class NodeSummary:
         if part.epoch != self.epoch:
             self._enter(part.epoch)
             self._next = None
+        if part.partition >= 0:
+            return self._receive_repair(part)
         if self._next is not None:
             self.counters.duplicates += 1
             return None
         if part.part == 0 and (self._snapshot is None or self._snapshot[0] != part.seq):
-            self._empty()
+            self._holding.clear()
         elif self._snapshot != (part.seq, part.part):
             return (
                 None  # of another snapshot, or repeated, or after a lost part: then its last never comes, and we retry
             )
-        self._count_dropped(self._index.store_mixed(self._node, part.keys, part.depths, part.tiers))
+        self._holding.load(part)
+        self.counters.dropped_keys = self._holding.dropped
         self._snapshot = (part.seq, part.part + 1)
         if not part.last:
             return None
         self._snapshot = None
-        if not self._agrees(part.digest, f"snapshot {part.seq}"):
+        if self._disagreeing(part.digest, f"snapshot {part.seq}"):
             return self.resync()
         self.counters.snapshots += 1
         self._next = part.seq + 1
         self._asked = None
-        for seq in [seq for seq in self._held if not 0 <= seq - self._next < MAX_HELD_BATCHES]:
-            self._unhold(seq)
-        self._newest = max(self._held, default=-1)
+        self._held.keep_from(self._next)
+        self._newest = self._held.newest()
         return self._catch_up(self._next, answered=True)
+
+    def _receive_repair(self, part: SnapshotPart) -> Request | None:
+        repair = self._repair
+        if self._next is None:
+            return None if self._asked else self.resync()
+        if repair is None or repair.whole or part.partition != repair.partition or part.seq < self._next - 1:
+            self.counters.duplicates += 1
+            return None
+        if not repair.take(part):
+            return self.resync()
+        if repair.whole is None:
+            return None
+        self._asked = None
+        return self._catch_up(self._next, answered=False)
 
     def _catch_up(self, first: int, *, answered: bool) -> Request | None:
         """Applies the batches held from `first` on, and asks for what is missing before the rest."""
         following = first
-        while following in self._held:
-            if not self._apply(self._unhold(following)):
-                return self.resync()
-            following += 1
+        while True:
+            repair = self._repair
+            if repair is not None and repair.whole is None:
+                return None  # Batches wait until its parts have come.
+            if repair is not None and repair.whole is not None and repair.whole.seq == following - 1:
+                bad = self._mend(repair, repair.whole)
+            elif following in self._held:
+                bad = self._apply(self._held.take(following))
+                following += 1
+            else:
+                break
+            if bad:
+                return self._ask_repair(bad)
         if following > self._newest:
             self._asked = None
             return None
@@ -225,42 +249,41 @@ class NodeSummary:
         self._asked = Replay(WIRE_VERSION, self.epoch or 0, seq)
         return self._asked
 
-    def _apply(self, batch: EventBatch) -> bool:
-        """False if the digest disagrees afterwards."""
+    def _ask_repair(self, bad: list[int]) -> Request:
+        if len(bad) > MAX_REPAIRS:
+            return self.resync()
+        self._repair = Repair(bad[0])
+        self._asked = SnapshotRequest(WIRE_VERSION, bad[0])
+        return self._asked
+
+    def _mend(self, repair: Repair, whole: SnapshotPart) -> list[int]:
+        """Puts the partition right. Returns those that still disagree; all of them, if this one does."""
+        repair.apply(self._holding)
+        self._repair = None
+        bad = self._disagreeing(whole.digest, f"repair of partition {repair.partition}")
+        if repair.partition in bad:
+            return list(range(SUMMARY_PARTITIONS))
+        self.counters.repairs += 1
+        return bad
+
+    def _apply(self, batch: EventBatch) -> list[int]:
+        """Returns the partitions that disagree afterwards."""
         for event in batch.events:
-            self._apply_event(event)
+            self._holding.apply(event)
         if batch.seq > self._reported:  # else seen before: a snapshot may be older than what it replaces
             self._finished += batch.finished
             self._reported = batch.seq
         self._next = batch.seq + 1
         self._retries = 0
         self.counters.batches += 1
-        return self._agrees(batch.digest, f"batch {batch.seq}")
+        self.counters.dropped_keys = self._holding.dropped
+        # While one is repaired it disagrees; what else does shows when that is done.
+        return [] if self._repair is not None else self._disagreeing(batch.digest, f"batch {batch.seq}")
 
-    def _apply_event(self, event: Event) -> None:
-        match event:
-            case Stored(keys, depths, tier):
-                self._count_dropped(self._index.store(self._node, keys, depths, tier))
-            case Moved(keys, tier):
-                self._index.move(self._node, keys, tier)
-            case Removed(keys):
-                self._index.remove(self._node, keys)
-            case Cleared():
-                self._empty()
-
-    def _agrees(self, digest: Digest, after: str) -> bool:
-        held = Digest(*self._index.digest(self._node))
-        if self.partial or held == digest:
-            return True
-        self.counters.mismatches += 1
-        log.warning("summary of node %d disagrees after %s: %s, agent has %s", self._node, after, held, digest)
-        return False
-
-    def _count_dropped(self, keys: int) -> None:
-        if keys and not self.partial:
-            log.warning("summary of node %d is partial: the index is full", self._node)
-        self.partial = self.partial or keys > 0
-        self.counters.dropped_keys += keys
+    def _disagreeing(self, digests: bytes, after: str) -> list[int]:
+        bad = self._holding.disagreeing(digests, after)
+        self.counters.mismatches += bool(bad)
+        return bad
 
     def _enter(self, epoch: int | None) -> None:
         if self.epoch is not None and epoch is not None:
@@ -269,33 +292,13 @@ class NodeSummary:
         self._newest = -1
         self._reported = -1
         self._held.clear()
-        self._held_keys = 0
+        self._repair = None
         if isinstance(self._asked, Replay):
             self._asked = None
         self._retries = 0
         self._snapshot = None
-        self._empty()
-
-    def _empty(self) -> None:
-        if self._index.digest(self._node)[0]:
-            self._index.clear(self._node)
-        self.partial = False
+        self._holding.clear()
 
     def _hold(self, batch: EventBatch) -> None:
         self._newest = max(self._newest, batch.seq)
-        keys = _keys(batch)
-        if len(self._held) >= MAX_HELD_BATCHES or self._held_keys + keys > MAX_HELD_KEYS:
-            self._held.clear()
-            self._held_keys = 0
-        if batch.seq not in self._held:
-            self._held[batch.seq] = batch
-            self._held_keys += keys
-
-    def _unhold(self, seq: int) -> EventBatch:
-        batch = self._held.pop(seq)
-        self._held_keys -= _keys(batch)
-        return batch
-
-
-def _keys(batch: EventBatch) -> int:
-    return sum(len(event.keys) // KEY_BYTES for event in batch.events if not isinstance(event, Cleared))
+        self._held.add(batch)

@@ -11,6 +11,9 @@ TEXT_CHUNK = 128
 MAX_TEXT_KEYS_PER_PAGE = 8
 """Text keys a node publishes for one page; the oldest go first. Bounds a summary to this many keys per page."""
 
+SUMMARY_PARTITIONS = 16
+"""Partitions of an index of summaries: each has a digest of its own, and is repaired alone when that disagrees."""
+
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Default cap of a request body: 8 MiB is two million tokens of English."""
 

@@ -11,10 +11,10 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from trunkline.shared.errors import WireError
-from trunkline.shared.names import Tier
+from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.namespace import Namespace
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_REQUEST_BYTES = 256
 MAX_KEYS = 65_536
@@ -22,6 +22,7 @@ MAX_KEYS = 65_536
 MAX_NAME = 256
 """Characters of a node's name or a request's id."""
 KEY_BYTES, DEPTH_BYTES = 8, 4
+DIGEST_BYTES = SUMMARY_PARTITIONS * 16
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -29,6 +30,10 @@ Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Keys = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * KEY_BYTES)]
 Depths = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * DEPTH_BYTES)]
 Tiers = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS)]
+Digests = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+"""Of each partition: number of keys held, and the XOR of their mixes, u64 each (`PrefixIndex.digests`)."""
+Partition = Annotated[int, msgspec.Meta(ge=-1, lt=SUMMARY_PARTITIONS)]
+"""-1: all of them."""
 
 
 class Stored(msgspec.Struct, array_like=True, tag="stored", frozen=True):
@@ -116,13 +121,6 @@ class Finished(msgspec.Struct, array_like=True, frozen=True):
     """From asking the other node until all of them were there, or as many as came."""
 
 
-class Digest(msgspec.Struct, array_like=True, frozen=True):
-    """Number of keys held, and the XOR of their mixes (`PrefixIndex.digest`)."""
-
-    count: int
-    xor: int
-
-
 class EventBatch(msgspec.Struct, array_like=True, tag="batch", frozen=True):
     """Numbered from 0 in each epoch, without gaps. Sent at least every heartbeat, events or not."""
 
@@ -132,7 +130,7 @@ class EventBatch(msgspec.Struct, array_like=True, tag="batch", frozen=True):
     seq: Count
     events: Annotated[tuple[Event, ...], msgspec.Meta(max_length=MAX_KEYS)]
     load: Load
-    digest: Digest
+    digest: Digests
     """Of what the node holds after this batch."""
     finished: Annotated[tuple[Finished, ...], msgspec.Meta(max_length=4096)] = ()
     newest: int = -1
@@ -155,15 +153,16 @@ class ReplayGone(msgspec.Struct, array_like=True, tag="gone", frozen=True):
 
 
 class SnapshotRequest(msgspec.Struct, array_like=True, tag="snapshot", frozen=True):
-    """Asks for everything the node holds."""
+    """Asks for everything the node holds, or for one partition of it."""
 
     version: int
+    partition: Partition = -1
 
 
 class SnapshotPart(msgspec.Struct, array_like=True, tag="part", frozen=True):
     """A part of what the node held right after batch `seq` of `epoch`; parents come before children.
 
-    Parts are numbered from 0 and sent in order; `digest` is that of the whole.
+    Parts are numbered from 0 and sent in order; `digest` is of everything that the node held then.
     """
 
     version: int
@@ -174,7 +173,8 @@ class SnapshotPart(msgspec.Struct, array_like=True, tag="part", frozen=True):
     keys: Keys
     depths: Depths
     tiers: Tiers
-    digest: Digest
+    digest: Digests
+    partition: Partition = -1
 
 
 Request = Replay | SnapshotRequest

@@ -61,11 +61,19 @@ class PrefixIndex:
         """
 
     def digest(self, node: int) -> tuple[int, int]:
-        """(number of the node's keys, XOR of splitmix64's mix of each). Exact unless the node is being changed."""
+        """(number of the node's keys, XOR of splitmix64's mix of each key ^ tier << 62). Exact unless the node is being
+        changed."""
 
-    def dump(self, node: int) -> tuple[bytes, bytes, bytes]:
-        """Keys (u64), depths (u32) and tiers (u8) of what the node holds, by depth. Exact unless the node is being
-        changed: take it from the thread that changes it."""
+    def digests(self, node: int) -> bytes:
+        """The digest of the node's keys in each partition: packed u64 x 2. Key k is in partition
+        (k * 0x9E3779B97F4A7C15 mod 2^64) * partitions / 2^64: indexes of as many partitions can be compared."""
+
+    def dump(self, node: int, partition: int | None = None) -> tuple[bytes, bytes, bytes]:
+        """Keys (u64), depths (u32) and tiers (u8) of what the node holds, there or everywhere, by depth. Exact unless
+        the node is being changed: take it from the thread that changes it."""
+
+    def traffic(self) -> list[tuple[int, int]]:
+        """(lookups of matches, keys changed) by partition, ever. Approximate when many threads are at it."""
 
     def stats(self) -> dict[str, int]:
         """`keys` (distinct), `holdings` (keys summed over nodes), `sets` (distinct sets of nodes), `bytes`, `dropped`

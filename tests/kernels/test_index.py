@@ -59,9 +59,17 @@ class IndexModel:
 
     def digest(self, node: int) -> tuple[int, int]:
         xor = 0
-        for key in self.held[node]:
-            xor ^= mix(key)
+        for key, tier in self.held[node].items():
+            xor ^= mix(key ^ tier << 62)
         return len(self.held[node]), xor
+
+    def digests(self, node: int, partitions: int) -> list[int]:
+        sums = [0] * (2 * partitions)
+        for key, tier in self.held[node].items():
+            at = 2 * partition_of(key, partitions)
+            sums[at] += 1
+            sums[at + 1] ^= mix(key ^ tier << 62)
+        return sums
 
     def dump(self, node: int) -> list[tuple[int, int, int]]:
         return sorted((key, self.depths[key], tier) for key, tier in self.held[node].items())
@@ -73,6 +81,10 @@ def mix(key: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
     return z ^ (z >> 31)
+
+
+def partition_of(key: int, partitions: int) -> int:
+    return (key * 0x9E3779B97F4A7C15 & MASK) * partitions >> 64
 
 
 def u64(keys: Iterable[int]) -> bytes:
@@ -89,8 +101,8 @@ def match(index: PrefixIndex, keys: Sequence[int]) -> dict[int, list[int]]:
     return {rows[at]: rows[at + 1 : at + 4] for at in range(0, len(rows), 4)}
 
 
-def dump(index: PrefixIndex, node: int) -> list[tuple[int, int, int]]:
-    keys, depths, tiers = index.dump(node)
+def dump(index: PrefixIndex, node: int, partition: int | None = None) -> list[tuple[int, int, int]]:
+    keys, depths, tiers = index.dump(node, partition)
     assert array("I", depths).tolist() == sorted(array("I", depths))
     return sorted(zip(array("Q", keys), array("I", depths), tiers, strict=True))
 
@@ -99,6 +111,12 @@ def agree(index: PrefixIndex, model: IndexModel) -> None:
     for node in NODES:
         assert index.digest(node) == model.digest(node)
         assert dump(index, node) == model.dump(node)
+        packed = array("Q", index.digests(node))
+        partitions = len(packed) // 2
+        assert packed.tolist() == model.digests(node, partitions)
+        for partition in range(partitions):
+            expected = [entry for entry in model.dump(node) if partition_of(entry[0], partitions) == partition]
+            assert dump(index, node, partition) == expected
     held = [set(keys) for keys in model.held.values()]
     stats = index.stats()
     assert stats["keys"] == len(set().union(*held))
@@ -296,7 +314,7 @@ def test_node_sets_are_bounded_too() -> None:
         held = [key for key, _, _ in dump(index, node)]
         xor = 0
         for key in held:
-            xor ^= mix(key)
+            xor ^= mix(key)  # in tier 0
         assert index.digest(node) == (len(held), xor)
     for node in range(members):
         index.clear(node)
@@ -306,7 +324,7 @@ def test_node_sets_are_bounded_too() -> None:
 
 
 def test_memory_returns_when_nodes_go() -> None:
-    index = PrefixIndex()
+    index = used(PrefixIndex(), 8)
     empty = index.stats()["bytes"]
     rng = random.Random(7)
     for _ in range(3):
@@ -321,6 +339,14 @@ def test_memory_returns_when_nodes_go() -> None:
         assert index.stats()["bytes"] == empty
 
 
+def used(index: PrefixIndex, nodes: int) -> PrefixIndex:
+    """As many nodes have been there: what accounts for them stays."""
+    for node in range(nodes):
+        index.store(node, KEYS, DEPTHS, 0)
+        index.clear(node)
+    return index
+
+
 def test_churn_leaves_nothing_behind() -> None:
     index = PrefixIndex(partitions=2)
     for round_ in range(200):
@@ -329,7 +355,7 @@ def test_churn_leaves_nothing_behind() -> None:
         index.remove(round_ % 7, keys)
     stats = index.stats()
     assert (stats["keys"], stats["holdings"], stats["sets"]) == (0, 0, 0)
-    assert stats["bytes"] == PrefixIndex(partitions=2).stats()["bytes"]
+    assert stats["bytes"] == used(PrefixIndex(partitions=2), 7).stats()["bytes"]
 
 
 @pytest.mark.parametrize("stride", [1, 1 << 8, 1 << 32, 1 << 48, 1 << 60])

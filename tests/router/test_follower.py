@@ -19,11 +19,11 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.router.follower import Follower, Stream
 from trunkline.router.summaries import NodeSummary, SummaryStatus
 from trunkline.router.timing import Timing
-from trunkline.shared.names import Tier
+from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.wire import (
+    DIGEST_BYTES,
     MAX_FRAME_BYTES,
     WIRE_VERSION,
-    Digest,
     EventBatch,
     Finished,
     Load,
@@ -80,7 +80,7 @@ async def following(
     events: str, replay: str, timing: Timing = QUICK, index: PrefixIndex | None = None
 ) -> AsyncIterator[Following]:
     context = zmq.asyncio.Context()
-    index = index or PrefixIndex(2, 1 << 16)
+    index = index or PrefixIndex(SUMMARY_PARTITIONS, 1 << 16)
     reports = Reports()
     follower = Follower(
         NodeSummary(index, NODE),
@@ -292,7 +292,7 @@ def test_silence_makes_a_summary_stale_then_void(caplog: pytest.LogCaptureFixtur
 
 def test_garbage_and_strangers_are_counted_and_ignored() -> None:
     async def main() -> None:
-        other = EventBatch(WIRE_VERSION, "other", 1, 0, (), Load(), Digest(0, 0))
+        other = EventBatch(WIRE_VERSION, "other", 1, 0, (), Load(), bytes(DIGEST_BYTES))
         hostile = [
             [b""],
             [b"\xc1"],
@@ -321,7 +321,7 @@ def test_garbage_and_strangers_are_counted_and_ignored() -> None:
                 await stranger.send(encode(msgspec.structs.replace(good, seq=seq)))
                 with contextlib.suppress(zmq.Again):
                     peer, *_ = await answers.recv_multipart(zmq.NOBLOCK)
-                    part = SnapshotPart(WIRE_VERSION, 1, seq, 0, True, b"", b"", b"", Digest(0, 0))
+                    part = SnapshotPart(WIRE_VERSION, 1, seq, 0, True, b"", b"", b"", bytes(DIGEST_BYTES))
                     await answers.send_multipart([peer, encode(part)])
                 await asyncio.sleep(0.02)
 
@@ -335,13 +335,13 @@ def test_an_agent_whose_digest_never_agrees_is_asked_ever_less_often() -> None:
             loop = asyncio.get_running_loop()
             end = loop.time() + 2.0
             while loop.time() < end or not router.counters["mismatches"]:
-                batch = EventBatch(WIRE_VERSION, "n", 1, asked, (), Load(), Digest(5, 5))
+                batch = EventBatch(WIRE_VERSION, "n", 1, asked, (), Load(), b"5" * DIGEST_BYTES)
                 await events.send(encode(batch))
                 with contextlib.suppress(zmq.Again):
                     while True:
                         peer, *_ = await answers.recv_multipart(zmq.NOBLOCK)
                         asked += 1
-                        part = SnapshotPart(WIRE_VERSION, 1, asked, 0, True, b"", b"", b"", Digest(5, 5))
+                        part = SnapshotPart(WIRE_VERSION, 1, asked, 0, True, b"", b"", b"", b"5" * DIGEST_BYTES)
                         await answers.send_multipart([peer, encode(part)])
                 await asyncio.sleep(0.005)
             assert router.status is SummaryStatus.SYNCING
@@ -351,9 +351,30 @@ def test_an_agent_whose_digest_never_agrees_is_asked_ever_less_often() -> None:
     asyncio.run(main())
 
 
+def test_one_partition_that_went_wrong_is_repaired_alone() -> None:
+    async def main() -> None:
+        async with publishing() as publisher:
+            held = list(range(1, 3000))
+            store(publisher, *held)
+            async with following(publisher.events, publisher.replay) as router:
+                await until(lambda: router.status is SummaryStatus.EXACT and len(router.held()) == len(held))
+                before = router.counters["snapshots"]
+                for turn, partition in enumerate((3, 9), 1):
+                    router.index.remove(NODE, router.index.dump(NODE, partition)[0])
+                    assert len(router.held()) < len(held)
+                    await until(lambda turn=turn: router.counters["repairs"] == turn)  # type: ignore[misc]
+                    await until(lambda: router.status is SummaryStatus.EXACT)
+                    assert set(router.held()) == set(held)
+                assert router.counters["snapshots"] == before
+                assert router.counters["mismatches"] == 2
+                assert router.reports.voids == 0
+
+    asyncio.run(main())
+
+
 def test_a_partial_summary_is_made_whole_once_there_is_room() -> None:
     async def main() -> None:
-        index = PrefixIndex(1, 64)
+        index = PrefixIndex(SUMMARY_PARTITIONS, 64)
         filler = struct.pack("<60Q", *range(10_000, 10_060))
         index.store(0, filler, bytes(240), 0)
         async with publishing() as publisher:

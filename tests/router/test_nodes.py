@@ -14,7 +14,7 @@ from tests.router.fakes import FakeAgent, namespace
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.nodes import Node, NodeListener, NodeState, Registry, SummaryStatus, Timing
 from trunkline.shared.errors import ConfigError
-from trunkline.shared.names import Tier
+from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.wire import WIRE_VERSION, Finished, Load
 
 QUICK = Timing(
@@ -68,7 +68,7 @@ class Router:
 
 @contextlib.asynccontextmanager
 async def routing(*urls: str, timing: Timing = QUICK, cluster_header: bytes = b"") -> AsyncIterator[Router]:
-    index = PrefixIndex(2, 1 << 12)
+    index = PrefixIndex(SUMMARY_PARTITIONS, 1 << 12)
     listener = Listener()
     registry = Registry(urls, index, listener, timing=timing, cluster_header=cluster_header)
     await registry.start()

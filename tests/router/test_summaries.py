@@ -12,13 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from trunkline.agent import event_log
 from trunkline.agent.event_log import EventLog
 from trunkline.kernels.core import PrefixIndex, hash64
-from trunkline.router import summaries
-from trunkline.router.summaries import NodeSummary, SummaryStatus
-from trunkline.shared.names import Tier
+from trunkline.router import held, summaries
+from trunkline.router.summaries import MAX_REPAIRS, NodeSummary, SummaryStatus
+from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.wire import (
     WIRE_VERSION,
     Cleared,
-    Digest,
     Event,
     EventBatch,
     Finished,
@@ -41,7 +40,8 @@ Held = dict[int, tuple[int, int]]
 
 SMALL = {
     event_log: {"MAX_PENDING_KEYS": 12, "BATCH_KEYS": 3, "KEPT_BATCHES": 5, "MAX_KEYS": 4, "REPLAY_BATCHES": 2},
-    summaries: {"MAX_HELD_BATCHES": 8, "MAX_HELD_KEYS": 16},
+    held: {"MAX_HELD_BATCHES": 8, "MAX_HELD_KEYS": 16},
+    summaries: {"MAX_HELD_BATCHES": 8},
 }
 """Bounds at which a short test meets every one of them."""
 
@@ -102,7 +102,7 @@ class Agent:
         self.history: dict[int, Held] = {}
         self.reports = 0
         self.folded = 0
-        self.log = EventLog("n", epoch, PrefixIndex(1, 1 << 12), clock=lambda: clock[0])
+        self.log = EventLog("n", epoch, PrefixIndex(SUMMARY_PARTITIONS, 1 << 12), clock=lambda: clock[0])
 
     def happen(self, event: Event) -> None:
         apply(self.held, event)
@@ -123,21 +123,28 @@ class Agent:
         return batches
 
 
+def partition_of(key: int) -> int:
+    """Where an index has the key."""
+    return (key * 0x9E3779B97F4A7C15 & (1 << 64) - 1) * SUMMARY_PARTITIONS >> 64
+
+
 class Chaos(RuleBasedStateMachine):
-    """Engine, log, wire format, network and summary; the network does what it likes."""
+    """Engine, log, wire format, network and summary; the network does what it likes, and the index goes wrong."""
 
     @initialize(seed=st.integers(0, 2**32), late=st.booleans())
     def begin(self, seed: int, late: bool) -> None:
         self.clock = [0.0]
         self.random = random.Random(seed)
         self.agents = [Agent(7, self.clock)]
-        self.index = PrefixIndex(2, 1 << 14)
+        self.index = PrefixIndex(SUMMARY_PARTITIONS, 1 << 14)
         self.index.store(NODE + 1, keys(1, 2), depths(16, 32), Tier.DEVICE)
         self.summary = NodeSummary(self.index, NODE)
         self.to_router: list[bytes] = []
         self.to_agent: list[bytes] = []
         self.finished: list[Finished] = []
         self.epochs: list[int | None] = [None]
+        self.corrupted: tuple[object, ...] | None = None
+        """How far the summary was when something went wrong that it cannot know of before it compares digests."""
         if late:
             for _ in range(9):
                 self.store(Tier.DEVICE, 2)
@@ -215,16 +222,49 @@ class Chaos(RuleBasedStateMachine):
             self.to_router += [encode(batch) for batch in self.agent.flush()]
             self.to_router += [encode(message) for message in self.agent.log.answer(request)]
 
+    @rule(partition=st.integers(0, SUMMARY_PARTITIONS - 1), how=st.sampled_from(["lose", "move", "dream"]))
+    def corrupt(self, partition: int, how: str) -> None:
+        """One partition of the router's index goes wrong, and nobody notices."""
+        there = self.index.dump(NODE, partition)[0]
+        if how == "dream":
+            dream = next(
+                key for key in iter(lambda: self.random.getrandbits(64), None) if partition_of(key) == partition
+            )
+            self.index.store(NODE, keys(dream), depths(16), Tier.DEVICE)
+        elif how == "lose":
+            self.index.remove(NODE, there)
+        elif there:
+            tiers = self.index.dump(NODE, partition)[2]
+            self.index.move(NODE, there[:8], (tiers[0] + 1) % 3)
+        self.corrupted = self.progress()
+
+    def progress(self) -> tuple[object, ...]:
+        summary = self.summary
+        return summary.epoch, summary.applied, summary.counters.repairs, summary.counters.snapshots
+
     @precondition(lambda self: self.summary.waiting)
     @rule()
     def time_out(self) -> None:
         self.ask(self.summary.retry())
 
+    @rule()
+    def calm(self) -> None:
+        """Everything arrives for a while."""
+        self.clock[0] += 1.0
+        self.flush()
+        while self.to_router or self.to_agent:
+            while self.to_router:
+                self.deliver(0, repeat=False)
+            if self.to_agent:
+                self.answer(lost=False)
+        if self.summary.waiting:
+            self.ask(self.summary.retry())
+
     @invariant()
     def exact_is_exact(self) -> None:
         if not hasattr(self, "summary"):
             return
-        if self.summary.status is SummaryStatus.EXACT:
+        if self.summary.status is SummaryStatus.EXACT and self.progress() != self.corrupted:
             agent = next(agent for agent in self.agents if agent.epoch == self.summary.epoch)
             assert self.summary.applied is not None
             assert holdings(self.index) == agent.history[self.summary.applied]
@@ -238,52 +278,169 @@ class Chaos(RuleBasedStateMachine):
         if not hasattr(self, "summary"):
             return
         for _ in range(12):
-            self.clock[0] += 1.0
-            self.flush()
-            while self.to_router or self.to_agent:
-                while self.to_router:
-                    self.deliver(0, repeat=False)
-                if self.to_agent:
-                    self.answer(lost=False)
-            if self.summary.waiting:
-                self.ask(self.summary.retry())
+            self.calm()
         assert self.summary.status is SummaryStatus.EXACT
         assert self.summary.epoch == self.agent.epoch
         assert holdings(self.index) == self.agent.held
 
 
-def batch(seq: int, *events: Event, epoch: int = 7, digest: Digest | None = None, newest: int = -1) -> EventBatch:
+def batch(seq: int, *events: Event, epoch: int = 7, digest: bytes | None = None, newest: int = -1) -> EventBatch:
     """A batch as a twin agent would number it; its digest is that of `events` alone."""
-    mirror = PrefixIndex(1, 64)
+    mirror = PrefixIndex(SUMMARY_PARTITIONS, 64)
     for event in events:
         if isinstance(event, Stored):
             mirror.store(0, event.keys, event.depths, event.tier)
-    return EventBatch(WIRE_VERSION, "n", epoch, seq, events, Load(), digest or Digest(*mirror.digest(0)), newest=newest)
+    return EventBatch(WIRE_VERSION, "n", epoch, seq, events, Load(), digest or mirror.digests(0), newest=newest)
 
 
-def part(seq: int, number: int, last: bool, *held: int, epoch: int = 7, whole: Digest) -> SnapshotPart:
+def part(
+    seq: int, number: int, last: bool, *held: int, epoch: int = 7, whole: bytes, partition: int = -1
+) -> SnapshotPart:
     at = depths(*(16 * key for key in held))
-    return SnapshotPart(WIRE_VERSION, epoch, seq, number, last, keys(*held), at, bytes(len(held)), whole)
+    return SnapshotPart(WIRE_VERSION, epoch, seq, number, last, keys(*held), at, bytes(len(held)), whole, partition)
 
 
-def digest_of(*held: int) -> Digest:
-    mirror = PrefixIndex(1, 64)
+def digest_of(*held: int) -> bytes:
+    mirror = PrefixIndex(SUMMARY_PARTITIONS, 64)
     mirror.store(0, keys(*held), depths(*(16 * key for key in held)), 0)
-    return Digest(*mirror.digest(0))
+    return mirror.digests(0)
 
 
 def test_first_batch_of_an_epoch_needs_no_snapshot() -> None:
-    summary = NodeSummary(index := PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(index := PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     assert summary.status is SummaryStatus.SYNCING
     assert summary.receive(batch(0, Stored(keys(1), depths(16), Tier.DISK))) is None
     assert summary.status is SummaryStatus.EXACT
     assert holdings(index) == {1: (16, Tier.DISK)}
 
 
-def test_a_digest_that_disagrees_is_counted_and_resynced(caplog: pytest.LogCaptureFixture) -> None:
-    summary = NodeSummary(index := PrefixIndex(1, 64), NODE)
-    request = summary.receive(batch(0, Stored(keys(1), depths(16), Tier.DEVICE), digest=digest_of(1, 2)))
-    assert request == SnapshotRequest(WIRE_VERSION)
+def in_partition(at: int, count: int) -> list[int]:
+    return [key for key in range(1, 1000) if partition_of(key) == at][:count]
+
+
+def of_partition(seq: int, at: int, *held: int, number: int = 0, last: bool = True, whole: bytes) -> SnapshotPart:
+    return part(seq, number, last, *held, whole=whole, partition=at)
+
+
+def corrupted() -> tuple[NodeSummary, PrefixIndex, int, list[int], list[int]]:
+    """A summary right after batch 1, whose partition of key 1 has lost that key and got two strange ones.
+
+    Also that partition, what is true in it, and what else is held.
+    """
+    at = partition_of(1)
+    mine, others = in_partition(at, 3), [key for key in range(1, 20) if partition_of(key) != at]
+    summary = NodeSummary(index := PrefixIndex(SUMMARY_PARTITIONS, 1 << 12), NODE)
+    held = [*mine, *others]
+    summary.receive(batch(0, Stored(keys(*held), depths(*(16 * key for key in held)), Tier.DEVICE)))
+    summary.receive(batch(1, digest=digest_of(*held)))
+    assert summary.status is SummaryStatus.EXACT
+    index.remove(NODE, keys(mine[0]))
+    strange = in_partition(at, 5)[3:]
+    index.store(NODE, keys(*strange), depths(16, 16), 0)
+    return summary, index, at, mine, others
+
+
+def test_one_partition_that_disagrees_is_repaired_alone(caplog: pytest.LogCaptureFixture) -> None:
+    summary, index, at, mine, others = corrupted()
+    truth = digest_of(*mine, *others)
+    assert summary.receive(batch(2, digest=truth)) == SnapshotRequest(WIRE_VERSION, at)
+    assert f"partition {at} (4 keys, agent has 3)" in caplog.text
+    assert summary.status is SummaryStatus.SYNCING
+    assert set(others) < set(holdings(index)), "the others stay in use"
+    middle = len(mine) // 2
+    assert summary.receive(of_partition(2, at, *mine[:middle], last=False, whole=truth)) is None
+    assert summary.receive(of_partition(2, at, *mine[middle:], number=1, whole=truth)) is None
+    assert summary.status is SummaryStatus.EXACT
+    assert set(holdings(index)) == {*mine, *others}
+    counters = summary.counters
+    assert (counters.mismatches, counters.repairs, counters.snapshots) == (1, 1, 0)
+
+
+def test_batches_wait_for_a_repair_and_the_repair_for_its_batch() -> None:
+    summary, index, at, mine, others = corrupted()
+    summary.receive(batch(2, digest=digest_of(*mine, *others)))
+    later, latest = 500, 501
+    held_3, held_4 = digest_of(*mine, *others, later), digest_of(*mine, *others, later, latest)
+    assert summary.receive(batch(3, Stored(keys(later), depths(16 * later), Tier.DEVICE), digest=held_3)) is None
+    assert later not in holdings(index)
+    # The agent answers with what it held after batch 4, which comes after the answer.
+    there = [key for key in (*mine, later, latest) if partition_of(key) == at]
+    assert summary.receive(of_partition(4, at, *there, whole=held_4)) is None
+    assert later in holdings(index)
+    assert summary.status is SummaryStatus.SYNCING
+    assert summary.receive(batch(4, Stored(keys(latest), depths(16 * latest), Tier.DEVICE), digest=held_4)) is None
+    assert summary.status is SummaryStatus.EXACT
+    assert set(holdings(index)) == {*mine, *others, later, latest}
+
+
+def test_a_gap_before_the_repairs_batch_is_replayed() -> None:
+    summary, _, at, mine, others = corrupted()
+    truth = digest_of(*mine, *others)
+    summary.receive(batch(2, digest=truth))
+    summary.receive(batch(4, digest=truth))
+    assert summary.receive(of_partition(4, at, *mine, whole=truth)) == Replay(WIRE_VERSION, 7, 3)
+    assert summary.receive(batch(3, digest=truth, newest=4)) is None
+    assert summary.status is SummaryStatus.EXACT
+
+
+def test_a_wrong_tier_disagrees_as_well() -> None:
+    summary, index, at, mine, others = corrupted()
+    index.store(NODE, keys(*mine), depths(*(16 * key for key in mine)), Tier.HOST)
+    index.remove(NODE, keys(*in_partition(at, 5)[3:]))
+    assert len(holdings(index)) == len(mine) + len(others)
+    assert summary.receive(batch(2, digest=digest_of(*mine, *others))) == SnapshotRequest(WIRE_VERSION, at)
+
+
+def test_a_repair_that_is_not_answered_becomes_a_snapshot() -> None:
+    summary, _, at, mine, others = corrupted()
+    summary.receive(batch(2, digest=digest_of(*mine, *others)))
+    assert summary.waiting
+    assert summary.retry() == SnapshotRequest(WIRE_VERSION, at)
+    assert summary.retry() == SnapshotRequest(WIRE_VERSION, at)
+    assert summary.retry() == SnapshotRequest(WIRE_VERSION)
+
+
+def test_a_repair_in_vain_becomes_a_snapshot() -> None:
+    summary, _, at, mine, others = corrupted()
+    truth = digest_of(*mine, *others)
+    summary.receive(batch(2, digest=truth))
+    assert summary.receive(of_partition(2, at, *mine[1:], whole=truth)) == SnapshotRequest(WIRE_VERSION)
+    assert summary.counters.mismatches == 2
+
+
+def test_the_answer_to_an_earlier_question_is_not_taken_for_the_repair() -> None:
+    summary, _, at, mine, others = corrupted()
+    truth = digest_of(*mine, *others)
+    summary.receive(batch(2, digest=truth))
+    for stray in (of_partition(0, at, whole=truth), of_partition(2, (at + 1) % SUMMARY_PARTITIONS, whole=truth)):
+        assert summary.receive(stray) is None
+    assert summary.status is SummaryStatus.SYNCING
+    summary.receive(of_partition(2, at, *mine, whole=truth))
+    assert summary.status is SummaryStatus.EXACT
+
+
+def test_several_bad_partitions_are_repaired_one_after_the_other_and_many_by_a_snapshot() -> None:
+    held = [in_partition(at, 1)[0] for at in range(SUMMARY_PARTITIONS)]
+    for bad in (2, MAX_REPAIRS + 1):
+        summary = NodeSummary(index := PrefixIndex(SUMMARY_PARTITIONS, 1 << 12), NODE)
+        summary.receive(batch(0, Stored(keys(*held), depths(*(16 * key for key in held)), Tier.DEVICE)))
+        index.remove(NODE, keys(*held[:bad]))
+        request = summary.receive(batch(1, digest=digest_of(*held)))
+        if bad > MAX_REPAIRS:
+            assert request == SnapshotRequest(WIRE_VERSION)
+            continue
+        for at in range(bad):
+            assert request == SnapshotRequest(WIRE_VERSION, at)
+            request = summary.receive(of_partition(1, at, held[at], whole=digest_of(*held)))
+        assert request is None
+        assert (summary.status, summary.counters.repairs) == (SummaryStatus.EXACT, bad)
+        assert set(holdings(index)) == set(held)
+
+
+def test_a_digest_that_disagrees_in_a_snapshot_is_resynced(caplog: pytest.LogCaptureFixture) -> None:
+    summary = NodeSummary(index := PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
+    summary.resync()
+    assert summary.receive(part(0, 0, True, 1, whole=digest_of(1, 2))) == SnapshotRequest(WIRE_VERSION)
     assert summary.status is SummaryStatus.SYNCING
     assert summary.counters.mismatches == 1
     assert "disagrees" in caplog.text
@@ -294,7 +451,7 @@ def test_a_digest_that_disagrees_is_counted_and_resynced(caplog: pytest.LogCaptu
 
 
 def test_a_snapshot_that_lost_a_part_is_asked_for_again() -> None:
-    summary = NodeSummary(index := PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(index := PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     summary.resync()
     assert summary.receive(part(4, 0, False, 1, whole=digest_of(1, 2, 3))) is None
     assert summary.receive(part(4, 2, True, 3, whole=digest_of(1, 2, 3))) is None
@@ -309,7 +466,7 @@ def test_a_snapshot_that_lost_a_part_is_asked_for_again() -> None:
 
 
 def test_a_gap_is_replayed_then_a_snapshot_is_taken() -> None:
-    summary = NodeSummary(PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     summary.receive(batch(0))
     assert summary.receive(batch(2)) == Replay(WIRE_VERSION, 7, 1)
     assert summary.receive(batch(3)) is None, "asked already"
@@ -321,7 +478,7 @@ def test_a_gap_is_replayed_then_a_snapshot_is_taken() -> None:
 
 
 def test_a_replay_comes_in_pages() -> None:
-    summary = NodeSummary(PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     summary.receive(batch(0))
     assert summary.receive(batch(6)) == Replay(WIRE_VERSION, 7, 1)
     assert summary.receive(batch(1, newest=2)) is None
@@ -330,7 +487,7 @@ def test_a_replay_comes_in_pages() -> None:
 
 
 def test_far_ahead_is_not_held() -> None:
-    summary = NodeSummary(PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     summary.receive(batch(0))
     assert summary.receive(batch(2**62)) == SnapshotRequest(WIRE_VERSION)
     summary.receive(part(0, 0, True, whole=digest_of()))
@@ -338,16 +495,16 @@ def test_far_ahead_is_not_held() -> None:
 
 
 def test_what_is_held_is_bounded() -> None:
-    summary = NodeSummary(PrefixIndex(1, 4096), NODE)
+    summary = NodeSummary(PrefixIndex(SUMMARY_PARTITIONS, 4096), NODE)
     summary.resync()
     for seq in range(5, 1000):
         summary.receive(batch(seq, Stored(keys(seq), depths(16), Tier.DEVICE)))
-        assert summary._held_keys <= summaries.MAX_HELD_KEYS
-        assert len(summary._held) <= summaries.MAX_HELD_BATCHES
+        assert summary._held.keys <= held.MAX_HELD_KEYS
+        assert len(summary._held) <= held.MAX_HELD_BATCHES
 
 
 def test_a_full_index_makes_the_summary_partial(caplog: pytest.LogCaptureFixture) -> None:
-    index = PrefixIndex(1, 64)
+    index = PrefixIndex(SUMMARY_PARTITIONS, 64)
     room = 64
     while not index.store(0, keys(1000 + room), depths(16), 0):
         room -= 1
@@ -363,7 +520,7 @@ def test_a_full_index_makes_the_summary_partial(caplog: pytest.LogCaptureFixture
 
 
 def test_a_cleared_summary_takes_the_same_epoch_up_again() -> None:
-    summary = NodeSummary(index := PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(index := PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     summary.receive(batch(0, Stored(keys(1), depths(16), Tier.DEVICE)))
     summary.clear()
     assert holdings(index) == {}
@@ -374,7 +531,7 @@ def test_a_cleared_summary_takes_the_same_epoch_up_again() -> None:
 
 
 def test_heavy_is_what_may_take_long() -> None:
-    summary = NodeSummary(PrefixIndex(1, 64), NODE)
+    summary = NodeSummary(PrefixIndex(SUMMARY_PARTITIONS, 64), NODE)
     assert summary.heavy(batch(0)), "a new epoch clears"
     summary.receive(batch(0))
     assert not summary.heavy(batch(1, Stored(keys(1), depths(16), Tier.DEVICE)))

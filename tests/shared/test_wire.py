@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from trunkline.shared import wire
 from trunkline.shared.errors import WireError
-from trunkline.shared.names import Tier
+from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import (
+    DIGEST_BYTES,
     MAX_FRAME_BYTES,
     MAX_KEYS,
     WIRE_VERSION,
     AgentInfo,
     Cleared,
-    Digest,
     EventBatch,
     Finished,
     Load,
@@ -62,7 +62,7 @@ loads = st.builds(
     utilization=quantities,
     tiers=st.lists(st.builds(TierLoad, tiers, counts, counts, counts, counts, counts), max_size=3).map(tuple),
 )
-digests = st.builds(Digest, counts, st.integers(0, 2**64 - 1))
+digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 finished = st.builds(Finished, st.text(max_size=256), counts, counts, counts, quantities, quantities)
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(
@@ -78,8 +78,8 @@ messages: st.SearchStrategy[Message] = st.one_of(
         st.integers(-1, 2**63 - 1),
     ),
     st.builds(
-        lambda n, epoch, seq, part, last, digest: SnapshotPart(
-            WIRE_VERSION, epoch, seq, part, last, packed(n, 8), packed(n, 4), bytes(n), digest
+        lambda n, epoch, seq, part, last, digest, partition: SnapshotPart(
+            WIRE_VERSION, epoch, seq, part, last, packed(n, 8), packed(n, 4), bytes(n), digest, partition
         ),
         sizes,
         counts,
@@ -87,14 +87,16 @@ messages: st.SearchStrategy[Message] = st.one_of(
         counts,
         st.booleans(),
         digests,
+        st.integers(-1, SUMMARY_PARTITIONS - 1),
     ),
     st.builds(ReplayGone, st.just(WIRE_VERSION), counts),
 )
 requests: st.SearchStrategy[Request] = st.one_of(
-    st.builds(Replay, st.just(WIRE_VERSION), counts, counts), st.builds(SnapshotRequest, st.just(WIRE_VERSION))
+    st.builds(Replay, st.just(WIRE_VERSION), counts, counts),
+    st.builds(SnapshotRequest, st.just(WIRE_VERSION), st.integers(-1, SUMMARY_PARTITIONS - 1)),
 )
-BATCH = EventBatch(WIRE_VERSION, "n", 1, 2, (), Load(), Digest(0, 0))
-PART = SnapshotPart(WIRE_VERSION, 1, 2, 0, True, bytes(16), bytes(8), bytes(2), Digest(2, 0))
+BATCH = EventBatch(WIRE_VERSION, "n", 1, 2, (), Load(), bytes(DIGEST_BYTES))
+PART = SnapshotPart(WIRE_VERSION, 1, 2, 0, True, bytes(16), bytes(8), bytes(2), bytes(DIGEST_BYTES))
 
 
 def changed(message: msgspec.Struct, **fields: Any) -> bytes:

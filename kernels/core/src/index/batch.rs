@@ -44,7 +44,7 @@ impl Batch {
         let partitions = placement.partitions();
         let mut starts = vec![0; partitions + 1];
         for entry in entries.clone() {
-            starts[placement.of(entry.key).0 + 1] += 1;
+            starts[placement.partition(entry.key) + 1] += 1;
         }
         for partition in 0..partitions {
             starts[partition + 1] += starts[partition];
@@ -52,7 +52,7 @@ impl Batch {
         let mut sorted = vec![Entry::default(); starts[partitions]];
         let mut next = starts.clone();
         for entry in entries {
-            let at = &mut next[placement.of(entry.key).0];
+            let at = &mut next[placement.partition(entry.key)];
             sorted[*at] = entry;
             *at += 1;
         }

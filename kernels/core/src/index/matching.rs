@@ -90,6 +90,9 @@ impl PrefixIndex {
             let point = &mut points[at];
             if point.value.is_none() {
                 let (table, key, place) = locate(point.index);
+                self.partitions[self.placement.partition(key)]
+                    .traffic
+                    .looked_up();
                 point.value = Some(table.find(key, place).value);
             }
             if point.value().set() == EMPTY {

@@ -15,12 +15,13 @@ mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 pub use batch::{Batch, Entry, Op};
 pub use matching::{Row, Scratch};
-pub use nodes::MAX_NODES;
+pub use nodes::{Digest, MAX_NODES};
 
 use nodes::{Delta, Nodes};
 use partition::{Partition, Writer};
@@ -78,7 +79,7 @@ impl PrefixIndex {
                 .map(|number| Partition::new(placement, share(number)))
                 .collect(),
             sets: Sets::new(set_bytes.max(SET_BYTES_FLOOR)),
-            nodes: Nodes::new(),
+            nodes: Nodes::new(partitions),
             max_keys,
             keys: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
@@ -121,17 +122,40 @@ impl PrefixIndex {
         self.apply(self.batch(Op::Clear, node, std::iter::empty()));
     }
 
-    /// (number of the node's keys, XOR of their mixes). Exact if nobody changes the node meanwhile.
-    pub fn digest(&self, node: u16) -> (u64, u64) {
-        self.nodes.digest(node)
+    pub fn partitions(&self) -> usize {
+        self.partitions.len()
     }
 
-    /// All that the node holds, by depth. A snapshot if nobody changes the node meanwhile.
-    pub fn dump(&self, node: u16) -> Vec<Entry> {
+    /// Of all the node's keys. Exact if nobody changes the node meanwhile.
+    pub fn digest(&self, node: u16) -> Digest {
+        let digests = self.digests(node);
+        digests.fold((0, 0), |sum, part| {
+            (sum.0.wrapping_add(part.0), sum.1 ^ part.1)
+        })
+    }
+
+    /// Of its keys in each partition. Indexes of as many partitions agree on which key is in which.
+    pub fn digests(&self, node: u16) -> impl Iterator<Item = Digest> + '_ {
+        self.nodes.digests(node)
+    }
+
+    /// Lookups of a match and changes by each partition, ever. Approximate when many threads are at it.
+    pub fn traffic(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.partitions
+            .iter()
+            .map(|partition| partition.traffic.get())
+    }
+
+    /// What the node holds in some partitions, by depth. A snapshot if nobody changes the node meanwhile.
+    pub fn dump(&self, node: u16, partitions: Range<usize>) -> Vec<Entry> {
         let guard = pin();
-        let mut entries = Vec::with_capacity(self.nodes.digest(node).0 as usize);
+        let held = self
+            .digests(node)
+            .skip(partitions.start)
+            .take(partitions.len());
+        let mut entries = Vec::with_capacity(held.map(|(count, _)| count as usize).sum());
         let mut membership = Membership::new(&self.sets, &guard, node);
-        for partition in &self.partitions {
+        for partition in &self.partitions[partitions] {
             for (key, Found { value, .. }) in partition.table(&guard).iter() {
                 if let Some(tier) = membership.tier(value.set()) {
                     entries.push(Entry {
@@ -154,7 +178,7 @@ impl PrefixIndex {
         Stats {
             keys: self.keys.load(Ordering::Relaxed),
             holdings: self.nodes.holdings(),
-            bytes: slots * Table::SLOT_BYTES + set_bytes + Nodes::BYTES,
+            bytes: slots * Table::SLOT_BYTES + set_bytes + self.nodes.bytes(),
             dropped: self.dropped.load(Ordering::Relaxed),
             sets,
         }
@@ -164,6 +188,7 @@ impl PrefixIndex {
     fn run(&self, number: usize, batch: &Batch, writer: &mut Writer<'_>) {
         let mut job = Job {
             index: self,
+            number,
             op: batch.op,
             steps: Steps::new(&self.sets, writer.guard, batch.op, batch.node),
             delta: Delta::default(),
@@ -178,6 +203,7 @@ impl PrefixIndex {
             }
         }
         let share = batch.share(number);
+        self.partitions[number].traffic.changed(share.len());
         for (at, &entry) in share.iter().enumerate() {
             if let Some(ahead) = share.get(at + LOOKAHEAD) {
                 writer.table().prefetch(self.placement.of(ahead.key).1);
@@ -188,7 +214,9 @@ impl PrefixIndex {
             job.change(writer, entry.key, found, entry);
         }
         job.steps.finish();
-        self.nodes.change(batch.node, job.delta);
+        if !job.delta.is_nothing() {
+            self.nodes.change(batch.node, number, job.delta);
+        }
         self.dropped.fetch_add(job.dropped, Ordering::Relaxed);
         batch.finish_one(job.dropped);
     }
@@ -210,6 +238,7 @@ impl PrefixIndex {
 /// A batch's share while it is applied to a partition.
 struct Job<'a> {
     index: &'a PrefixIndex,
+    number: usize,
     op: Op,
     steps: Steps<'a>,
     delta: Delta,
@@ -232,8 +261,12 @@ impl Job<'_> {
         let step = self.steps.take(from, entry.tier);
         match step.outcome {
             Outcome::Kept => {}
-            Outcome::Joined => self.delta.join(key),
-            Outcome::Left => self.delta.leave(key),
+            Outcome::Joined => self.delta.join(key, entry.tier),
+            Outcome::Moved => {
+                self.delta.leave(key, step.was);
+                self.delta.join(key, entry.tier);
+            }
+            Outcome::Left => self.delta.leave(key, step.was),
             Outcome::Refused => {
                 self.dropped += 1;
                 if from == EMPTY {
@@ -243,10 +276,12 @@ impl Job<'_> {
             }
             Outcome::Forgotten => {
                 self.dropped += 1;
-                let mut delta = Delta::default();
-                delta.leave(key);
                 for &member in index.sets.members(from, writer.guard) {
-                    index.nodes.change(sets::node_of(member), delta);
+                    let mut delta = Delta::default();
+                    delta.leave(key, sets::tier_of(member));
+                    index
+                        .nodes
+                        .change(sets::node_of(member), self.number, delta);
                 }
             }
         }

@@ -1,11 +1,19 @@
-//! How many keys each node holds, and a digest of them.
+//! How many keys each node holds, and digests of them, by partition.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 /// Nodes are numbered below this.
 pub const MAX_NODES: usize = 4096;
 
-pub struct Nodes(Box<[Holding]>);
+/// (keys held, XOR of the mixes of each with its tier).
+pub type Digest = (u64, u64);
+
+pub struct Nodes {
+    partitions: usize,
+    /// A node's holdings by partition, from its first change on.
+    holdings: Box<[OnceLock<Box<[Holding]>>]>,
+}
 
 #[derive(Default)]
 struct Holding {
@@ -14,33 +22,45 @@ struct Holding {
 }
 
 impl Nodes {
-    pub const BYTES: usize = MAX_NODES * size_of::<Holding>();
-
-    pub fn new() -> Self {
-        Nodes((0..MAX_NODES).map(|_| Holding::default()).collect())
+    pub fn new(partitions: usize) -> Self {
+        Nodes {
+            partitions,
+            holdings: (0..MAX_NODES).map(|_| OnceLock::new()).collect(),
+        }
     }
 
-    /// (keys held, XOR of their mixes). Of one moment only if nobody changes the node meanwhile.
-    pub fn digest(&self, node: u16) -> (u64, u64) {
-        let holding = &self.0[usize::from(node)];
-        (
-            holding.count.load(Ordering::Acquire),
-            holding.xor.load(Ordering::Acquire),
-        )
+    /// Of each partition. Of one moment only if nobody changes the node meanwhile.
+    pub fn digests(&self, node: u16) -> impl Iterator<Item = Digest> + '_ {
+        let holdings = self.holdings[usize::from(node)].get();
+        (0..self.partitions).map(move |partition| {
+            holdings.map_or((0, 0), |holdings| {
+                let Holding { count, xor } = &holdings[partition];
+                (count.load(Ordering::Acquire), xor.load(Ordering::Acquire))
+            })
+        })
     }
 
-    pub fn change(&self, node: u16, delta: Delta) {
-        let holding = &self.0[usize::from(node)];
+    pub fn change(&self, node: u16, partition: usize, delta: Delta) {
+        let holdings = self.holdings[usize::from(node)]
+            .get_or_init(|| (0..self.partitions).map(|_| Holding::default()).collect());
+        let holding = &holdings[partition];
         holding.count.fetch_add(delta.count, Ordering::Release);
         holding.xor.fetch_xor(delta.xor, Ordering::Release);
     }
 
     /// Keys held, summed over the nodes.
     pub fn holdings(&self) -> u64 {
-        let counts = self.0.iter();
-        counts
+        let known = self.holdings.iter().filter_map(OnceLock::get);
+        known
+            .flat_map(|holdings| holdings.iter())
             .map(|holding| holding.count.load(Ordering::Relaxed))
             .sum()
+    }
+
+    pub fn bytes(&self) -> usize {
+        let known = self.holdings.iter().filter_map(OnceLock::get).count();
+        self.holdings.len() * size_of::<OnceLock<Box<[Holding]>>>()
+            + known * self.partitions * size_of::<Holding>()
     }
 }
 
@@ -52,15 +72,24 @@ pub struct Delta {
 }
 
 impl Delta {
-    pub fn join(&mut self, key: u64) {
+    pub fn join(&mut self, key: u64, tier: u8) {
         self.count = self.count.wrapping_add(1);
-        self.xor ^= mix(key);
+        self.xor ^= mix_held(key, tier);
     }
 
-    pub fn leave(&mut self, key: u64) {
+    pub fn leave(&mut self, key: u64, tier: u8) {
         self.count = self.count.wrapping_sub(1);
-        self.xor ^= mix(key);
+        self.xor ^= mix_held(key, tier);
     }
+
+    pub fn is_nothing(&self) -> bool {
+        self.count == 0 && self.xor == 0
+    }
+}
+
+/// A key in another tier is another thing to hold.
+fn mix_held(key: u64, tier: u8) -> u64 {
+    mix(key ^ u64::from(tier) << 62)
 }
 
 /// The output function of splitmix64: without it, a chain's keys could cancel out in an XOR.

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 
 use super::batch::Op;
-use super::sets::{member, position, Change, Member, Sets, EMPTY};
+use super::sets::{member, position, tier_of, Change, Member, Sets, EMPTY};
 use crate::sync::Guard;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The node holds the key now and did not before.
     Joined,
-    /// The node holds the key as before, maybe in another tier, or does not, as before.
+    /// The node holds the key as before, or does not, as before.
     Kept,
+    /// The node holds the key in another tier than before.
+    Moved,
     /// The node held the key and does not now.
     Left,
     /// There is no room for the set that would be: nothing changes.
@@ -24,6 +26,8 @@ pub enum Outcome {
 pub struct Step {
     pub to: u32,
     pub outcome: Outcome,
+    /// The tier that the node held the key in before, if it did.
+    pub was: u8,
 }
 
 /// The steps of one job: one operation, one node. Every step that is taken must be written to a slot, unless refused.
@@ -111,19 +115,22 @@ impl<'a> Steps<'a> {
 
     fn compute(&mut self, from: u32, tier: u8) -> Step {
         let old = self.sets.members(from, self.guard);
+        let place = position(old, self.node);
+        let was = place.map_or(0, |at| tier_of(old[at]));
         let stay = Step {
             to: from,
             outcome: Outcome::Kept,
+            was,
         };
         self.members.clear();
         self.members.extend_from_slice(old);
         let new = member(self.node, tier);
-        let (outcome, no_room) = match (position(old, self.node), self.op) {
+        let (outcome, no_room) = match (place, self.op) {
             (Ok(at), Op::Store | Op::Move) if old[at] == new => return stay,
             (Err(_), Op::Move | Op::Remove | Op::Clear) => return stay,
             (Ok(at), Op::Store | Op::Move) => {
                 self.members[at] = new;
-                (Outcome::Kept, Outcome::Refused)
+                (Outcome::Moved, Outcome::Refused)
             }
             (Err(at), Op::Store) => {
                 self.members.insert(at, new);
@@ -135,14 +142,16 @@ impl<'a> Steps<'a> {
             }
         };
         match (self.sets.intern(&self.members), no_room) {
-            (Some(to), _) => Step { to, outcome },
+            (Some(to), _) => Step { to, outcome, was },
             (None, Outcome::Refused) => Step {
                 to: from,
                 outcome: Outcome::Refused,
+                was,
             },
             (None, _) => Step {
                 to: EMPTY,
                 outcome: Outcome::Forgotten,
+                was,
             },
         }
     }

@@ -34,7 +34,8 @@ impl Value {
     }
 }
 
-/// Says where a key belongs. Its secrets are drawn once per index, so that nobody can choose keys that collide.
+/// Says where a key belongs. Its secrets are drawn once per index, so that nobody can choose keys that collide in a
+/// table. The partition has no secret: indexes of as many partitions agree on it, and can be compared one by one.
 #[derive(Clone, Copy)]
 pub struct Placement {
     secrets: [u64; 2],
@@ -64,8 +65,14 @@ impl Placement {
     pub fn of(&self, key: u64) -> (usize, u64) {
         let product = u128::from(key ^ self.secrets[0]) * u128::from(self.secrets[1]);
         let hash = (product >> 64) as u64 ^ product as u64;
-        let partition = hash.checked_shr(64 - self.bits).unwrap_or(0);
-        (partition as usize, hash << self.bits)
+        (self.partition(key), hash)
+    }
+
+    #[inline]
+    pub fn partition(&self, key: u64) -> usize {
+        // Keys are hashes; the multiplication also spreads those that are not.
+        let spread = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        spread.checked_shr(64 - self.bits).unwrap_or(0) as usize
     }
 }
 

@@ -196,7 +196,7 @@ fn many_threads_at_once() {
                         node => assert!(node < 3 && row[1] <= 640),
                     }
                 }
-                assert!(index.dump(9).len() <= all.len());
+                assert!(index.dump(9, 0..index.partitions()).len() <= all.len());
                 assert!(index.stats().keys <= 1 << 16);
             }
         });
@@ -218,8 +218,12 @@ fn a_dump_is_what_was_stored() {
     let keys = chain(3, 200);
     apply(&index, Op::Store, 5, &keys, 1);
     apply(&index, Op::Store, 6, &keys[..50], 0);
-    let dump: BTreeMap<u32, u64> = index.dump(5).iter().map(|it| (it.depth, it.key)).collect();
+    let dump: BTreeMap<u32, u64> = index
+        .dump(5, 0..index.partitions())
+        .iter()
+        .map(|it| (it.depth, it.key))
+        .collect();
     let expected = entries(&keys, 1).map(|it| (it.depth, it.key)).collect();
     assert_eq!(dump, expected);
-    assert!(index.dump(7).is_empty());
+    assert!(index.dump(7, 0..index.partitions()).is_empty());
 }

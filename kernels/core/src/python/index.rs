@@ -155,19 +155,45 @@ impl PrefixIndex {
         Ok(self.0.digest(node_number(node)?))
     }
 
+    fn digests<'py>(
+        &self,
+        py: Python<'py>,
+        node: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let digests = self.0.digests(node_number(node)?);
+        let packed: Vec<u8> = digests
+            .flat_map(|(count, xor)| [count.to_le_bytes(), xor.to_le_bytes()].concat())
+            .collect();
+        Ok(PyBytes::new(py, &packed))
+    }
+
+    fn traffic(&self) -> Vec<(u64, u64)> {
+        self.0.traffic().collect()
+    }
+
     #[allow(clippy::type_complexity)]
+    #[pyo3(signature = (node, partition = None))]
     fn dump<'py>(
         &self,
         py: Python<'py>,
         node: &Bound<'py, PyAny>,
+        partition: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<(
         Bound<'py, PyBytes>,
         Bound<'py, PyBytes>,
         Bound<'py, PyBytes>,
     )> {
         let node = node_number(node)?;
+        let count = self.0.partitions();
+        let partitions = match partition {
+            None => 0..count,
+            Some(partition) => {
+                let number = below(partition, count, "partition")?;
+                number..number + 1
+            }
+        };
         let (keys, depths, tiers) = py.detach(|| {
-            let entries = self.0.dump(node);
+            let entries = self.0.dump(node, partitions);
             let keys: Vec<u8> = entries.iter().flat_map(|it| it.key.to_le_bytes()).collect();
             let depths: Vec<u8> = entries
                 .iter()
