@@ -1,4 +1,4 @@
-"""`trunkline agent` and `trunkline models`."""
+"""`trunkline agent`, `trunkline cache` and `trunkline models`."""
 
 import logging
 import re
@@ -11,23 +11,24 @@ from typing import Annotated
 import typer
 
 from trunkline.agent import models as registry
+from trunkline.agent.cache.disk.settings import DiskSettings
+from trunkline.agent.cache_cli import cache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.threads import spin_briefly
 from trunkline.agent.listen import listen
 from trunkline.agent.models_cli import models, pull_with_progress
 from trunkline.agent.registration import Registry
 from trunkline.agent.settings import AgentSettings
+from trunkline.agent.sizes import parse_bytes
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import AGENT_PORT
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
 
-__all__ = ["agent", "models"]
+__all__ = ["agent", "cache", "models"]
 
 _DEFAULTS = EngineLimits()
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30}
 _URL = re.compile(r"https?://[^/?#@\s]+/?")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?I?)B?", re.IGNORECASE)
 
 
 def agent(
@@ -41,6 +42,12 @@ def agent(
     kv_memory: Annotated[str, typer.Option(help="Memory for the KV cache, for example 512MiB.")] = "512MiB",
     pages: Annotated[int, typer.Option(min=0, help="KV pages, instead of --kv-memory. 0: as that says.")] = 0,
     host_memory: Annotated[str, typer.Option(help="Memory for KV pages that --kv-memory has no room for.")] = "0",
+    disk_cache: Annotated[
+        Path | None,
+        typer.Option(help="Directory for KV pages beyond --host-memory; lasts over restarts."),
+    ] = None,
+    disk_size: Annotated[str, typer.Option(help="Room that --disk-cache takes.")] = "4GiB",
+    disk_write_rate: Annotated[str, typer.Option(help="Bytes per second written to it, at most.")] = "512MiB",
     context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and output. 0: the model's.")] = 0,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Compute threads. 0: one per core.")] = 0,
     max_running: Annotated[int, typer.Option(min=1, help="Sequences in a batch.")] = _DEFAULTS.max_running,
@@ -82,6 +89,7 @@ def agent(
         replay_port=replay_port,
         kv_bytes=parse_bytes(kv_memory, "--kv-memory"),
         pages=pages or None,
+        disk=_disk(disk_cache, disk_size, disk_write_rate),
         host_bytes=0 if host_memory == "0" else parse_bytes(host_memory, "--host-memory"),
         context=context or None,
         threads=threads or None,
@@ -100,12 +108,11 @@ def agent(
         serve(settings, listener)
 
 
-def parse_bytes(text: str, key: str) -> int:
-    """``512MiB``, ``2GB``, ``1048576``. Raises ConfigError that names `key`."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or (size := int(float(match.group(1)) * _UNITS[match.group(2).upper()])) < 1:
-        raise ConfigError(f"{key}: {text!r} is no size in bytes, such as 512MiB or 2GiB")
-    return size
+def _disk(folder: Path | None, size: str, write_rate: str) -> DiskSettings | None:
+    if folder is None:
+        return None
+    rate = parse_bytes(write_rate, "--disk-write-rate")
+    return DiskSettings(folder, parse_bytes(size, "--disk-size"), float(rate))
 
 
 def _advertised(url: str | None, listener: socket.socket) -> str:

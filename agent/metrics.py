@@ -92,6 +92,9 @@ def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
     yield _counter("fetches", "Requests for which pages were brought back from a lower tier", tiers.fetches)
     yield _counter("late_fetches", "Fetches that took longer than computing would have", tiers.late_fetches)
     yield _counter("skipped_pages", "Pages in lower tiers that were quicker to compute", tiers.skipped_pages)
+    yield _counter("dropped_pages", "Pages on disk that were damaged, and what hung on them", tiers.dropped_pages)
+    yield _gauge("disk_failed", "1 while memory has taken the disk's place", float(tiers.disk_failed))
+    yield _counter("disk_failures", "Times that the disk failed", tiers.disk_failures)
     yield _counter("urgent_pages", "Pages copied downwards while a request waited for room", tiers.urgent_pages)
 
 

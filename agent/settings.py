@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.registration import Registry
 from trunkline.shared.names import AGENT_PORT
@@ -27,6 +28,8 @@ class AgentSettings:
     """Number of KV pages; goes before `kv_bytes`."""
     host_bytes: int = 0
     """Memory for KV pages of the host tier; 0: no such tier."""
+    disk: DiskSettings | None = None
+    """The disk tier; None: there is none."""
     context: int | None = None
     """Tokens of prompt and output together. None: the model's, or what the pages hold if that is less."""
     threads: int | None = None

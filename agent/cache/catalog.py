@@ -8,6 +8,7 @@ from trunkline.agent.cache.publisher import Publisher
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.texts import TextKeys
 from trunkline.shared.names import PAGE_TOKENS, Tier
+from trunkline.shared.namespace import Namespace
 
 
 class Catalog:
@@ -26,6 +27,19 @@ class Catalog:
         self.entries[key] = entry
         self._publisher.stored(key, depth, entry.tier)
         return entry
+
+    def restored(
+        self, key: int, parent: Entry | None, namespace: Namespace | None, tokens: bytes, depth: int
+    ) -> Entry | None:
+        """The entry of a page that comes back from before: a new one that is in no tier yet, or the one there is.
+        None: the key stands for another page. Say `changed` once it has a copy."""
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries[key] = Entry(key, parent, namespace, tokens, GONE, depth, tier=Tier.DISK)
+            self._publisher.stored(key, depth, entry.tier)
+            return entry
+        same = entry.parent is parent and entry.tokens == tokens and entry.namespace == namespace
+        return entry if same else None
 
     def has(self, entry: Entry) -> bool:
         """Whether the entry is in any tier."""

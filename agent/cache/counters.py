@@ -28,3 +28,8 @@ class TierCounters:
     """Pages of lower tiers that were computed, since that was expected to be quicker."""
     urgent_pages: int = 0
     """Pages copied downwards while a request waited for their room."""
+    dropped_pages: int = 0
+    """Pages on disk that were damaged or could not be read, and those that hung on them."""
+    disk_failed: bool = False
+    """Whether memory has taken the disk's place."""
+    disk_failures: int = 0

@@ -34,10 +34,21 @@ class HostMemory:
         pages = size // stride
         if pages < 1:
             raise ConfigError(f"--host-memory: {size} bytes hold no page of {stride} bytes")
-        self.pages = pages
+        self.pages: int = pages
+        self.page_bytes: int = page_bytes
+        self._stride = stride
         self._device = device
-        self._slab = _slab(pages * stride)
-        self.blocks: Blocks = np.frombuffer(self._slab, np.uint8).reshape(pages, stride)[:, :page_bytes]
+        slab = _slab(pages * stride)
+        self._bytes = memoryview(slab)
+        self.blocks: Blocks = np.frombuffer(slab, np.uint8).reshape(pages, stride)[:, :page_bytes]
+
+    def page(self, page: int) -> memoryview:
+        """The content of a page."""
+        return self._bytes[page * self._stride : page * self._stride + self.page_bytes]
+
+    def slot(self, page: int) -> memoryview:
+        """The same with its padding: whole blocks of SLOT_ALIGNMENT."""
+        return self._bytes[page * self._stride : (page + 1) * self._stride]
 
     def load(self, move: Move) -> None:
         """Host to device."""

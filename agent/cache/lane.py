@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from trunkline.agent.cache.entry import Entry
 
+NO_PARENT = 0xFFFF_FFFF
 log = logging.getLogger(__name__)
 
 
@@ -24,6 +25,12 @@ class Move:
     """Pages taken in the tier it goes to."""
     anchors: list[int] = field(default_factory=list)
     """Pages of parents in the tier it goes to, held so that what lands has its parent there."""
+    parents: list[int] = field(default_factory=list)
+    """Pages of the entries' parents in the tier it goes to; NO_PARENT for a first page."""
+    texts: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
+    """Text keys of the entries, with their depths."""
+    removed: list[int] = field(default_factory=list)
+    """Pages of the tier it goes to that were let go since the last move."""
     bad: set[int] = field(default_factory=set)
     """Positions whose content did not arrive, or is not what it should be."""
     error: OSError | None = None
@@ -77,9 +84,13 @@ class Lane:
         self.moves -= 1
         return self._landed.popleft()
 
+    def end(self) -> None:
+        """Ends after what was submitted. Does not wait."""
+        self._queue.put(None)
+
     def close(self, timeout: float) -> bool:
         """Ends after what was submitted. False: it is still at it."""
-        self._queue.put(None)
+        self.end()
         self._thread.join(timeout)
         return not self._thread.is_alive()
 

@@ -25,8 +25,8 @@ class Level(ABC, Generic[M]):
         self.pool = PagePool(pages)
         self.members: list[M | None] = [None] * pages
         self.idle = 0
-        self.incoming: set[Entry] = set()
-        """Entries whose copy is on its way here; each has a page that is taken for it."""
+        self.incoming: dict[Entry, int] = {}
+        """Entries whose copy is on its way here, and the page that is taken for each."""
         self._order: EvictionOrder[M] = EvictionOrder(self.members, self.pool)
 
     @abstractmethod
@@ -172,6 +172,11 @@ class DeviceLevel(Level[Entry]):
 class LowerLevel(Level[Copy]):
     """Host or disk: where an entry's copy is kept in the entry itself."""
 
+    def __init__(self, tier: Tier, pages: int) -> None:
+        super().__init__(tier, pages)
+        self.freed: list[int] = []
+        """Pages that were let go, for whoever must write that down."""
+
     def copy_of(self, entry: Entry) -> Copy | None:
         return entry.host if self.tier is Tier.HOST else entry.disk
 
@@ -188,6 +193,8 @@ class LowerLevel(Level[Copy]):
         return True
 
     def _free(self, members: list[Copy]) -> None:
+        if self.tier is Tier.DISK:
+            self.freed += [copy.page for copy in members]
         super()._free(members)
         for copy in members:
             self._note(copy.entry, None)

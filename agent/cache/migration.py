@@ -10,11 +10,14 @@ to anybody else, and a page that is committed is not written any more: nothing t
 to a tier once, however many ask for it.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.counters import RouteCounters, TierCounters
+from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.level import DeviceLevel, LowerLevel
@@ -50,14 +53,21 @@ class Migration:
         self._uses = 0
         self._up = Route(catalog, self._host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
         self._down = Route(catalog, device, self._host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
-        self._routes = (self._up, self._down)
         self._offload = Offload(catalog, self._down, DEVICE_MARK, clock)
         self._up.before_evicting = self._offload.save
+        self._disk = DiskTier(catalog, self._host, lower, lower.disk, clock) if lower.disk else None
+        if self._disk is not None:
+            self._down.may_evict = self._disk.may_evict
+
+    @property
+    def _routes(self) -> tuple[Route, ...]:
+        return (self._up, self._down, *(self._disk.routes if self._disk else ()))
 
     def on_landed(self, wake: Callable[[], None]) -> None:
         """`wake` is called from another thread whenever there is something for `turn`; it must not wait."""
-        for route in self._routes:
-            route.lane.on_landed = wake
+        self._up.lane.on_landed = self._down.lane.on_landed = wake
+        if self._disk is not None:
+            self._disk.on_landed(wake)
 
     @property
     def moving(self) -> bool:
@@ -70,6 +80,8 @@ class Migration:
         while self._down.land():
             pass
         self._offload.turn()
+        if self._disk is not None:
+            self._disk.turn()
 
     def used(self, uses: int, pages: Iterable[int]) -> None:
         """These pages of the device were of use; `uses` counts."""
@@ -89,19 +101,27 @@ class Migration:
         for entry in entries:
             if entry.host is not None:
                 self._host.touch(entry.host, self._uses)
-        compute_s = len(entries) * PAGE_TOKENS / prefill_rate if prefill_rate else MOST_WAIT_S
-        if self._up.pages_per_s and len(entries) / self._up.pages_per_s > compute_s:
-            self._skipped += len(entries)
+        computes_s = PAGE_TOKENS / prefill_rate if prefill_rate else math.inf  # a page
+        from_host = sum(entry.host is not None for entry in entries)
+        worth = len(entries)
+        if self._disk is not None and self._disk.up.seconds_per_page() > computes_s:
+            worth = from_host
+        if self._up.seconds_per_page() > computes_s:
+            worth = 0
+        self._skipped += len(entries) - worth
+        if not worth:
             return None
         self._fetches += 1
-        return Fetch(entries, compute_s)
+        fetch = Fetch(entries[:worth], min(MOST_WAIT_S, worth * computes_s))
+        self._advance(fetch)
+        return fetch
 
     def awaits(self, fetch: Fetch) -> bool:
         """The pages are wanted on the device now: whether it is worth waiting for those that are not there."""
         now = self._clock()
         if fetch.wanted_at is None:
             fetch.wanted_at = now
-            fetch.deadline = now + min(MOST_WAIT_S, max(LEAST_WAIT_S, fetch.compute_s))
+            fetch.deadline = now + max(LEAST_WAIT_S, fetch.compute_s)
         if not fetch.ended and now > fetch.deadline:
             fetch.ended = True
             self._late += 1
@@ -111,7 +131,7 @@ class Migration:
         return not fetch.ended
 
     def tiers(self) -> tuple[TierLoad, ...]:
-        return (self._host.stats(),)
+        return (self._host.stats(), *((self._disk.level.stats(),) if self._disk else ()))
 
     @property
     def promote_rate(self) -> float:
@@ -126,32 +146,50 @@ class Migration:
             )
             for route in self._routes
         }
-        return TierCounters(routes, self._fetches, self._late, self._skipped, self._offload.urgent)
+        counters = TierCounters(routes, self._fetches, self._late, self._skipped, self._offload.urgent)
+        if (disk := self._disk) is None:
+            return counters
+        return replace(counters, dropped_pages=disk.dropped, disk_failed=disk.failed, disk_failures=disk.failures)
 
     def clear(self) -> None:
         """Nothing is in a lower tier any more. What is on its way is dropped where it lands."""
         self._host.clear()
+        if self._disk is not None:
+            self._disk.level.clear()
 
     def check(self) -> None:
         """Raises RuntimeError with the first thing that does not add up."""
         self._host.check()
+        if self._disk is not None:
+            self._disk.level.check()
 
     def close(self) -> bool:
         """Ends the lanes. False: one is still copying."""
-        ended = [route.lane.close(CLOSE_S) for route in self._routes]
+        ended = [route.lane.close(CLOSE_S) for route in (self._up, self._down)]
+        if self._disk is not None:
+            ended.append(self._disk.close(CLOSE_S))
         return all(ended)
 
     def _advance(self, fetch: Fetch) -> None:
         """Sends what can be sent; the fetch has ended if nothing more is on its way."""
         up: list[Entry] = []
+        read: list[Entry] = []
         coming = False
         for entry in fetch.missing():
             if entry.page != GONE or entry in self._device.incoming:
                 coming = True
             elif entry.host is not None:
                 up.append(entry)
+            elif entry in self._host.incoming:
+                coming = True
+            elif self._disk is not None and self._disk.usable(entry):
+                read.append(entry)
             else:
                 break
+        if read and self._disk is not None:
+            coming |= self._disk.up.send(read) > 0 or self._disk.up.lane.full
+        if fetch.wanted_at is None:
+            return
         if up:
             coming |= self._up.send(up) > 0 or self._up.lane.full
         fetch.ended = not coming

@@ -1,14 +1,20 @@
 """One way between two neighbouring tiers."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.entry import GONE, Entry
-from trunkline.agent.cache.lane import Lane, Move
-from trunkline.agent.cache.level import Level
+from trunkline.agent.cache.lane import NO_PARENT, Lane, Move
+from trunkline.agent.cache.level import Level, LowerLevel
 from trunkline.agent.engine.builtin.meter import Meter
+from trunkline.shared.names import Tier
 
+TRUST_S = 30.0
+"""How long a measured speed is believed: what was slow may have recovered, and only trying shows it."""
 _WINDOW_S = 5.0
 """Of copying, that the measured speed looks back on."""
 
@@ -20,6 +26,8 @@ class Route:
         """`batch`: pages per move."""
         self.before_evicting: Callable[[int], None] = lambda _: None
         """Called before so many pages of the target go to make room."""
+        self.may_evict: Callable[[Entry], bool] = lambda _: True
+        """Whether a page of the target may make room for one that can wait."""
         self.source = source
         self.target = target
         self.lane = lane
@@ -30,24 +38,32 @@ class Route:
         self._catalog = catalog
         self._batch = batch
         self._speed = Meter(_WINDOW_S)
+        self._retired = False
+        self._clock = time.monotonic
+        self._moved_at = -math.inf
 
     @property
     def pages_per_s(self) -> float:
         """As measured; 0 before anything was moved."""
         return self._speed.rate
 
+    def seconds_per_page(self) -> float:
+        """As measured lately; 0 if it was not: then it is worth a try."""
+        recent = self._clock() - self._moved_at < TRUST_S
+        return 1.0 / self._speed.rate if recent and self._speed.rate else 0.0
+
     def send(self, entries: Sequence[Entry]) -> int:
         """Begins to copy entries, parents first, as far as lane and target have room and each has its parent there or
         on its way. All are in the source, and neither in the target nor on the way there. Returns how many."""
         sent = 0
-        while sent < len(entries) and not self.lane.full and (move := self._prepare(entries[sent:])):
+        while sent < len(entries) and not self.lane.full and (move := self._prepare(entries[sent:], urgent=False)):
             self.lane.submit(move)
             sent += len(move.entries)
         return sent
 
     def carry(self, entries: Sequence[Entry]) -> None:
         """Copies entries, as far as `send` would, and waits for it."""
-        while entries and (move := self._prepare(entries)):
+        while entries and (move := self._prepare(entries, urgent=True)):
             self.lane.carry(move)
             self._flip(move, None)
             entries = entries[len(move.entries) :]
@@ -60,7 +76,11 @@ class Route:
             self._flip(move, used)
         return move
 
-    def _prepare(self, entries: Sequence[Entry]) -> Move | None:
+    def retire(self) -> None:
+        """Its tier has failed: what is still under way is dropped where it lands."""
+        self._retired = True
+
+    def _prepare(self, entries: Sequence[Entry], *, urgent: bool) -> Move | None:
         """Holds what is to be copied, and takes pages for it."""
         target, chosen, anchors = self.target, dict[Entry, None](), []
         for entry in entries[: self._batch]:
@@ -76,36 +96,53 @@ class Route:
         # Both are held, lest they are what makes room.
         self.source.hold(pages)
         target.hold(anchors)
-        count = self._make_room(len(sending))
+        count = self._make_room(len(sending), urgent=urgent)
         taken = target.pool.allocate(count)
         if not count or taken is None:
             self.source.let_go(pages)
             target.let_go(anchors)
             return None
+        sending = sending[:count]
         self.source.let_go(pages[count:])
-        target.incoming.update(sending[:count])
-        return Move(sending[:count], pages[:count], taken, anchors)
+        target.incoming.update(zip(sending, taken, strict=True))
+        move = Move(sending, pages[:count], taken, anchors)
+        if isinstance(target, LowerLevel) and target.tier is Tier.DISK:
+            move.parents = [self._place(entry.parent) for entry in sending]
+            move.texts = [self._catalog.texts.of(entry) for entry in sending]
+            move.removed, target.freed = target.freed, []
+        return move
+
+    def _place(self, parent: Entry | None) -> int:
+        """Where the parent is in the target, or will be."""
+        if parent is None:
+            return NO_PARENT
+        return self.target.incoming.get(parent, self.target.page_of(parent))
 
     def _flip(self, move: Move, used: int | None) -> None:
         if move.error is None:
             self._speed.add(len(move.entries), move.seconds)
+            self._moved_at = self._clock()
         for position, (entry, page) in enumerate(zip(move.entries, move.target, strict=True)):
-            if move.error is not None or position in move.bad:
+            if self._retired or move.error is not None or position in move.bad:
                 self.bad += 1
             elif self._catalog.has(entry) and (copy := self.source.copy_of(entry)):
                 if self.target.store(entry, page, copy.used if used is None else used):
                     self._catalog.changed(entry)
                 self.pages += 1
-        self.target.incoming.difference_update(move.entries)
+        for entry in move.entries:
+            del self.target.incoming[entry]
         self.target.let_go(move.target + move.anchors)
         self.source.let_go(move.source)
 
-    def _make_room(self, count: int) -> int:
+    def _make_room(self, count: int, *, urgent: bool) -> int:
         """For so many pages in the target, or for fewer: how many."""
         free = self.target.pool.free
-        missing = count - free
+        missing = max(0, count - free)
         if missing > 0:
             self.before_evicting(missing)
+            if not urgent:
+                goes = (self.may_evict(self.target.entry_of(member)) for member in self.target.following(missing))
+                missing = sum(takewhile(bool, goes))
         while missing > 0 and not self._catalog.evict(self.target, missing):
             missing //= 2
-        return min(count, free + max(0, missing))
+        return min(count, free + missing)

@@ -44,6 +44,10 @@ class TextKeys:
             self._drop(key, entry)
         entry.texts = ()
 
+    def of(self, entry: Entry) -> tuple[tuple[int, int], ...]:
+        """The keys that hang on the page, with their depths there, as `attach` takes them."""
+        return tuple((key, depth) for key in reversed(entry.texts) for page, depth in self._pages[key] if page is entry)
+
     def moved(self, entry: Entry) -> None:
         """The page is in another tier, and its text keys with it."""
         for key in entry.texts:

@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from trunkline.agent import cli
-from trunkline.agent.cli import parse_bytes
+from trunkline.agent.sizes import parse_bytes
 from trunkline.shared.errors import ConfigError
 
 AGENT = [sys.executable, "-m", "trunkline.shared.cli", "agent"]

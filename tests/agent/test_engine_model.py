@@ -11,6 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.agent.toy_engine import Sink, collect, ids
+from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import Delta, EngineLimits, Generation, SamplingParams
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.model import Model
@@ -66,10 +67,16 @@ def prompts(text_model: TextModel) -> list[array]:  # type: ignore[type-arg]
 
 @contextlib.asynccontextmanager
 async def engine(
-    path: Path, text: TextModel, model: Model, pages: int = 200, host_bytes: int = 0, **limits: int
+    path: Path,
+    text: TextModel,
+    model: Model,
+    pages: int = 200,
+    host_bytes: int = 0,
+    disk: DiskSettings | None = None,
+    **limits: int,
 ) -> AsyncIterator[BuiltinEngine]:
     settings = AgentSettings(
-        path, "m", "node", pages=pages, host_bytes=host_bytes, threads=1, limits=EngineLimits(**limits)
+        path, "m", "node", pages=pages, host_bytes=host_bytes, disk=disk, threads=1, limits=EngineLimits(**limits)
     )
     made = BuiltinEngine(settings, text, lambda _: Sink(), load=lambda *_: model)
     await made.start()
@@ -226,3 +233,34 @@ def test_what_went_through_the_host_tier_gives_the_same(
     device, host = running.load().tiers
     assert (device.tier, host.tier) == (0, 1)
     assert all(tier.free + tier.resident + tier.in_flight == tier.total for tier in (device, host))
+
+
+def test_what_lay_on_the_disk_over_a_restart_gives_the_same(
+    model_path: Path,
+    text_model: TextModel,
+    model: Model,
+    prompts: list[Sequence[int]],
+    cold: list[list[Delta]],
+    tmp_path: Path,
+) -> None:
+    prompts, cold = prompts[:8], cold[:8]
+    disk = DiskSettings(tmp_path / "cache", 64 << 20, 1e9)
+
+    async def run() -> tuple[list[list[Delta]], BuiltinEngine]:
+        host = 4 << 20  # 5 pages
+        async with engine(model_path, text_model, model, pages=6, host_bytes=host, disk=disk) as running:
+            replies = []
+            for prompt in prompts:
+                replies.append(await generate(running, prompt))
+                await asyncio.sleep(0.1)
+            return replies, running
+
+    first, _ = asyncio.run(run())
+    again, running = asyncio.run(run())
+    assert_same(first, cold)
+    assert_same(again, cold)
+    counters = running.status().tiers
+    assert counters.routes["disk", "host"].pages > 4
+    assert counters.routes["disk", "host"].bad == 0
+    assert not counters.disk_failed
+    assert sum(deltas[0].cached_tokens for deltas in again) > 0

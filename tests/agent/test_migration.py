@@ -1,21 +1,21 @@
 """Pages between tiers: rules one by one, then random traffic with moves that are late, fail and arrive damaged."""
 
+import shutil
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.agent.tiers import Memory, TierReplay
+from tests.agent.tiers import NAMESPACE, Memory, TierReplay
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.fetch import Fetch
 from trunkline.kernels.core import hash64
 from trunkline.shared.names import PAGE_TOKENS, Tier
-from trunkline.shared.namespace import Namespace
-
-NAMESPACE = Namespace("model", "float32", "layout")
 
 
 def chain_of(*blocks: int, tail: int = 1) -> Chain:
@@ -31,8 +31,8 @@ def content(chain: Chain, index: int) -> bytes:
 class Node:
     """A cache with tiers, used as an engine uses it."""
 
-    def __init__(self, pages: int, host: int, batch: int = 3) -> None:
-        self.memory = Memory(pages, host, batch)
+    def __init__(self, pages: int, host: int, batch: int = 3, disk: Path | None = None, slots: int = 64) -> None:
+        self.memory = Memory(pages, host, batch, disk, slots)
         self.sink = TierReplay()
         self.cache = PageCache(pages, self.sink, self.memory.lower)
 
@@ -205,9 +205,12 @@ class Held:
 class MigrationMachine(RuleBasedStateMachine):
     """An engine's calls in any order, between moves that land late, not at all, or damaged."""
 
-    @initialize(pages=st.integers(2, 20), host=st.integers(1, 24), batch=st.integers(1, 5))
-    def start(self, pages: int, host: int, batch: int) -> None:
-        self.node = Node(pages, host, batch)
+    @initialize(
+        pages=st.integers(2, 20), host=st.integers(1, 24), batch=st.integers(1, 5), slots=st.none() | st.integers(1, 30)
+    )
+    def start(self, pages: int, host: int, batch: int, slots: int | None) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.node = Node(pages, host, batch, self.folder / "cache" if slots else None, slots or 0)
         self.held: list[Held] = []
         self.fetches: list[Fetch] = []
         self.tickets: list[int] = []
@@ -268,6 +271,15 @@ class MigrationMachine(RuleBasedStateMachine):
         self.node.settle()
 
     @rule()
+    def time_passes(self) -> None:
+        migration = self.node.cache._migration
+        assert migration is not None
+        now = migration._clock() + 1.0
+        migration._clock = lambda: now
+        if migration._disk is not None:
+            migration._disk._clock = migration._disk.offload._clock = lambda: now
+
+    @rule()
     def step(self) -> None:
         if self.tickets:
             self.node.cache.pool.step_end(self.tickets.pop())
@@ -302,6 +314,8 @@ class MigrationMachine(RuleBasedStateMachine):
             assert (tier.in_flight, tier.resident) == (0, tier.cached)
         cache.clear()
         assert all(tier.free == tier.total for tier in cache.tiers())
+        assert cache.close()
+        shutil.rmtree(self.folder)
 
 
 TestMigration = MigrationMachine.TestCase

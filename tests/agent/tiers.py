@@ -3,13 +3,19 @@
 import errno
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 
+from trunkline.agent.cache.disk.record import HEAD_BYTES
+from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache.host import SLOT_ALIGNMENT, Blocks, HostMemory
 from trunkline.agent.cache.lane import Lane, Move
-from trunkline.agent.cache.lower import LowerTiers
+from trunkline.agent.cache.lower import DiskBacking, LowerTiers
 from trunkline.shared.names import Tier
+from trunkline.shared.namespace import Namespace
+
+NAMESPACE = Namespace("model", "float32", "layout")
 
 
 class ManualLane(Lane):
@@ -28,7 +34,12 @@ class ManualLane(Lane):
         self.waiting.append(move)
 
     def carry(self, move: Move) -> None:
-        self._work(move)
+        try:
+            self._work(move)
+        except OSError as error:
+            move.error = error
+
+    def end(self) -> None: ...
 
     def step(self, bad: Iterable[int] = (), *, fail: bool = False, seconds: float = 0.001) -> None:
         """`bad`: positions that do not arrive. `fail`: nothing does."""
@@ -37,11 +48,13 @@ class ManualLane(Lane):
         if fail:
             move.error = OSError(errno.EIO, "injected")
         else:
-            self._work(move)
+            self.carry(move)
             move.bad.update(position for position in bad if position < len(move.entries))
         self._landed.append(move)
 
     def close(self, timeout: float) -> bool:
+        while self.waiting:
+            self.step()
         return True
 
 
@@ -63,10 +76,15 @@ class Lanes(list[ManualLane]):
 class Memory:
     """A device of `pages` pages with a host tier; `write` and `read` are what an engine does with pages."""
 
-    def __init__(self, pages: int, host: int, batch: int = 3) -> None:
+    def __init__(self, pages: int, host: int, batch: int = 3, disk: Path | None = None, slots: int = 64) -> None:
         self.device: Blocks = np.zeros((pages, SLOT_ALIGNMENT), np.uint8)
         self.lanes = Lanes()
-        self.lower = LowerTiers(HostMemory(self.device, host * SLOT_ALIGNMENT), batch, self.lanes)
+        memory = HostMemory(self.device, host * SLOT_ALIGNMENT)
+        self.disk = None
+        if disk is not None:
+            settings = DiskSettings(disk, slots * (SLOT_ALIGNMENT + HEAD_BYTES), 1e12)
+            self.disk = DiskBacking(settings, NAMESPACE, memory)
+        self.lower = LowerTiers(memory, batch, self.disk, self.lanes)
 
     def write(self, page: int, content: bytes) -> None:
         self.device[page, :8] = np.frombuffer(content, np.uint8)

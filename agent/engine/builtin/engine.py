@@ -160,13 +160,13 @@ class BuiltinEngine(Engine):
             raise ConfigError(f"--kv-memory: {settings.kv_bytes} bytes hold no page of {layout.page_bytes} bytes")
         check_room(self.pages * layout.page_bytes + settings.host_bytes, f"{self.pages} KV pages and the host tier")
         kv = KVPool(layout, self.pages)
-        lower = open_tiers(kv.blocks.numpy(), settings.host_bytes)
-        sink = self._open_sink(self.pages + (lower.pages if lower else 0))
         namespace = Namespace(
             fingerprint=fingerprint(settings.model, self._text.fingerprint),
             dtype=str(DTYPE).removeprefix("torch."),
             layout=str(layout),
         )
+        lower = open_tiers(kv.blocks.numpy(), settings.host_bytes, settings.disk, namespace)
+        sink = self._open_sink(self.pages + (lower.pages if lower else 0))
         self.model = ServedModel(settings.served_name, namespace, self._context(model.config.context))
         # The first step of a process is slow: threads start, kernels are chosen and weights repacked.
         model.forward(StepBatch.of([Chunk([0] * PAGE_TOKENS, 0, [0])]), kv)

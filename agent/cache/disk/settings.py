@@ -1,0 +1,15 @@
+"""What an operator gives the disk tier."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """A directory of one agent's own, and its bounds."""
+
+    folder: Path
+    size: int
+    """Bytes."""
+    write_rate: float
+    """Bytes per second, at most."""

@@ -1,0 +1,380 @@
+"""The directory of a disk tier: what was acknowledged is there, what is not as it was written is not used."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.disk import segments
+from trunkline.agent.cache.disk.errors import DamagedRecord
+from trunkline.agent.cache.disk.index import IndexLog, frame, read_log
+from trunkline.agent.cache.disk.record import HEAD_BYTES, NO_PARENT, Record, pack_head, unpack_head
+from trunkline.agent.cache.disk.store import DiskStore
+from trunkline.agent.cache.entry import Entry
+from trunkline.agent.cache.host import HostMemory
+from trunkline.agent.cache.lane import Move
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.namespace import Namespace
+
+NAMESPACE = Namespace("aabbccdd", "float32", "layout")
+PAGE = 5000
+"""Bytes; not whole blocks."""
+SLOT = HEAD_BYTES + 8192
+PAGES = 16
+
+
+class Rig:
+    """A store over a host of PAGES pages, each full of its number, and their entries: a chain, or all first pages."""
+
+    def __init__(
+        self, folder: Path, namespace: Namespace = NAMESPACE, slots: int = PAGES, page: int = PAGE, chained: bool = True
+    ) -> None:
+        self.host = HostMemory(np.zeros((1, page), np.uint8), PAGES * (-(-page // 4096) * 4096))
+        for number in range(PAGES):
+            self.host.blocks[number] = number + 1
+        self.store = DiskStore(folder, namespace, self.host, slots * (HEAD_BYTES + -(-page // 4096) * 4096), 1e12)
+        chain = Chain(namespace.salted("aa"), [token for block in range(PAGES) for token in [block] * 16])
+        self.entries: list[Entry] = []
+        for index, key in enumerate(chain.keys):
+            parent = self.entries[-1] if index and chained else None
+            first = chain.namespace if parent is None else None
+            self.entries.append(Entry(key, parent, first, chain.page(index), -1, 16 * (index + 1)))
+
+    def save(self, numbers: Sequence[int], slots: Sequence[int] | None = None, removed: Sequence[int] = ()) -> Move:
+        """Pages of the chain; by default number n goes to slot n."""
+        slots = numbers if slots is None else slots
+        parents = [number - 1 if self.entries[number].parent else NO_PARENT for number in numbers]
+        move = Move(
+            [self.entries[number] for number in numbers],
+            list(numbers),
+            list(slots),
+            parents=parents,
+            texts=[((number, 16 * number),) for number in numbers],
+            removed=list(removed),
+        )
+        self.store.save(move)
+        return move
+
+    def load(self, numbers: Sequence[int], slots: Sequence[int] | None = None) -> tuple[list[int], set[int]]:
+        """First bytes of what was read, and which positions are bad."""
+        self.host.blocks[:] = 0
+        move = Move([self.entries[number] for number in numbers], list(slots or numbers), list(numbers))
+        self.store.load(move)
+        for number in numbers:
+            content = self.host.blocks[number]
+            if numbers.index(number) not in move.bad:
+                assert (content == content[0]).all()
+        return [int(self.host.blocks[number][0]) for number in numbers], move.bad
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(tmp_path / "cache")
+    yield made
+    made.store.close()
+
+
+def reopened(rig: Rig) -> Rig:
+    rig.store.close()
+    again = Rig(rig.store.folder)
+    rig.store = again.store
+    return again
+
+
+def test_what_was_saved_is_loaded(rig: Rig) -> None:
+    rig.save(range(5))
+    rig.save([5, 6])
+    assert rig.load([6, 2, 0, 5]) == ([7, 3, 1, 6], set())
+
+
+def test_and_after_a_restart(rig: Rig) -> None:
+    rig.save(range(8))
+    again = reopened(rig)
+    records = again.store.take_records()
+    assert [record.key for record in records] == [entry.key for entry in rig.entries[:8]]
+    assert [record.parent for record in records] == [NO_PARENT, *range(7)]
+    assert records[0].namespace == NAMESPACE.salted("aa")
+    assert records[3].texts == ((3, 48),)
+    assert again.load(range(8)) == (list(range(1, 9)), set())
+
+
+def test_slots_are_used_again(rig: Rig) -> None:
+    rig.save(range(8))
+    rig.save([7], [7], removed=[7])
+    assert rig.load([7]) == ([8], set())
+    again = reopened(rig)
+    assert len(again.store.take_records()) == 8
+
+
+def test_what_was_removed_stays_removed(rig: Rig) -> None:
+    rig.save(range(8))
+    rig.save([], removed=[6, 7])
+    assert [record.slot for record in reopened(rig).store.take_records()] == list(range(6))
+
+
+def test_a_slot_written_again_before_a_crash_is_not_what_the_index_says(rig: Rig, tmp_path: Path) -> None:
+    rig.save(range(3))
+    index = (rig.store.folder / "index.log").read_bytes()
+    rig.save([2], [2], removed=[2])
+    (rig.store.folder / "index.log").write_bytes(index)
+    again = reopened(rig)
+    assert again.load([0, 1, 2])[1] == {2}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3 * SLOT - 1), st.integers(1, 255))
+def test_a_flipped_byte_is_never_served(tmp_path_factory: pytest.TempPathFactory, offset: int, flip: int) -> None:
+    rig = Rig(tmp_path_factory.mktemp("flip"))
+    rig.save(range(3))
+    with open(rig.store.folder / "segment-00000.kv", "r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ flip]))
+        file.flush()
+        os.fsync(file.fileno())
+    content, bad = rig.load([0, 1, 2])
+    slot, within = divmod(offset, SLOT)
+    assert bad == (set() if within >= HEAD_BYTES + PAGE else {slot})  # the padding is nobody's
+    assert all(value == number + 1 for number, value in enumerate(content) if number not in bad)
+    rig.store.close()
+
+
+def test_a_record_of_another_page_is_bad(rig: Rig) -> None:
+    rig.save(range(4))
+    assert rig.load([3], [2])[1] == {0}
+
+
+def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path) -> None:
+    log = IndexLog(tmp_path)
+    ends = [log.size]
+    for slot in range(3):
+        parent = slot - 1 if slot else NO_PARENT
+        namespace = None if slot else NAMESPACE
+        log.append([], [Record(slot, slot + 1, parent, slot, slot, 16 * (slot + 1), bytes(64), namespace, ((9, 16),))])
+        ends.append(log.size)
+    log.close()
+    whole = (tmp_path / "index.log").read_bytes()
+    for cut in range(ends[0], len(whole)):
+        (tmp_path / "index.log").write_bytes(whole[:cut])
+        log = IndexLog(tmp_path)
+        assert len(log.index.live()) in (acknowledged := sum(end <= cut for end in ends[1:]), acknowledged + 1)
+        assert log.torn == cut - log.size
+        log.close()
+        assert (tmp_path / "index.log").stat().st_size == log.size
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    log = IndexLog(folder)
+    log.append([], [Record(0, 1, NO_PARENT, 0, 7, 16, bytes(64), NAMESPACE, ())])
+    log.close()
+    path = folder / "index.log"
+    path.write_bytes(path.read_bytes() + tail)
+    assert [record.key for record in read_log(path)[0].live()] == [7]
+    with pytest.raises(DamagedRecord):
+        unpack_head(tail.ljust(HEAD_BYTES, b"\x00"))
+
+
+def test_frames_that_no_writer_makes_are_an_error(tmp_path: Path) -> None:
+    log = IndexLog(tmp_path)
+    log.close()
+    path = tmp_path / "index.log"
+    head = path.read_bytes()
+    for kind, body in [(1, b"short"), (9, b""), (4, b"\x00\x00\x00\x00notmsgpack"), (4, b"")]:
+        path.write_bytes(head + frame(kind, body))
+        with pytest.raises(DamagedRecord):
+            read_log(path)
+
+
+def test_compaction_keeps_what_lives(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.agent.cache.disk.store.COMPACT_BYTES", 4096)
+    rig.save(range(4))
+    for _ in range(100):
+        rig.save([3], [3], removed=[3])
+    assert rig.store._log.size < 8192
+    again = reopened(rig)
+    assert [record.slot for record in again.store.take_records()] == [0, 1, 2, 3]
+    assert again.load(range(4)) == ([1, 2, 3, 4], set())
+
+
+def test_a_head_says_everything() -> None:
+    record = Record(3, 9, 2, 8, 2**64 - 1, 64, bytes(range(64)), None, ((1, 16), (2**64 - 1, 64)))
+    assert unpack_head(pack_head(record, 100, 2**64 - 2)) == (record, 100, 2**64 - 2)
+    first = record._replace(parent=NO_PARENT, parent_generation=0, namespace=NAMESPACE.salted("ff" * 32))
+    assert unpack_head(pack_head(first, 1, 1))[0] == first
+
+
+@pytest.mark.parametrize("size", [1 << 20, 3 * (1 << 20)])
+def test_pages_larger_than_a_request(tmp_path: Path, size: int) -> None:
+    rig = Rig(tmp_path / "cache", page=size)
+    rig.save(range(6))
+    assert rig.load([4, 5, 1]) == ([5, 6, 2], set())
+    rig.store.close()
+
+
+def test_neighbours_go_in_one_request(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    write = os.pwritev
+
+    def count(file: int, buffers: Sequence[memoryview], offset: int) -> int:
+        sizes.append(sum(map(len, buffers)))
+        return write(file, buffers, offset)
+
+    monkeypatch.setattr(segments.os, "pwritev", count)
+    rig.save(range(12))
+    assert sizes == [12 * SLOT]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("call", ["pwritev", "fdatasync", "pwrite"])
+def test_a_write_that_fails_counts_for_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch, code: int, call: str) -> None:
+    rig.save(range(2))
+
+    def fail(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.os, call, fail)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            rig.save([2, 3])
+    assert rig.load([0, 1]) == ([1, 2], set())
+    for number in range(PAGES):
+        rig.host.blocks[number] = number + 1
+    rig.save([2])
+    assert [record.slot for record in reopened(rig).store.take_records()] == [0, 1, 2]
+
+
+def test_a_short_write_is_a_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments.os, "pwritev", lambda *_: 4096)
+    with pytest.raises(OSError, match="4096 of"):
+        rig.save([0])
+
+
+def test_a_read_that_fails_is_bad_and_the_others_are_not(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.save([0, 1, 2, 3, 4])
+    read = os.preadv
+
+    def fail(file: int, buffers: Sequence[memoryview], offset: int) -> int:
+        if offset == 2 * SLOT:
+            raise OSError(errno.EIO, "injected")
+        return read(file, buffers, offset) if offset else 4096
+
+    monkeypatch.setattr(segments.os, "preadv", fail)
+    assert rig.load([4, 2, 0])[1] == {1, 2}
+    with pytest.raises(OSError, match="injected"):
+        rig.load([2])
+
+
+def test_two_processes_on_one_directory(rig: Rig) -> None:
+    with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+        Rig(rig.store.folder)
+
+
+def test_directories_that_cannot_be_used(rig: Rig, tmp_path: Path) -> None:
+    rig.save(range(3))
+    rig.store.close()
+    before = {path.name: path.read_bytes() for path in rig.store.folder.iterdir()}
+    with pytest.raises(ConfigError, match=r"is of model aabbccdd .* this is 11223344"):
+        Rig(rig.store.folder, Namespace("11223344", "float32", "layout"))
+    with pytest.raises(ConfigError, match=r"has 16 slots, this would be 4: .*`trunkline cache prune"):
+        Rig(rig.store.folder, slots=4)
+    with pytest.raises(ConfigError, match="MiB are free at"):
+        Rig(rig.store.folder, slots=1 << 30)
+    with pytest.raises(ConfigError, match="hold no page"):
+        Rig(rig.store.folder, slots=0)
+    assert {path.name: path.read_bytes() for path in rig.store.folder.iterdir()} == before
+    path = rig.store.folder / "cache.json"
+    found = json.loads(before["cache.json"])
+    path.write_text(json.dumps(found | {"version": 2}))
+    with pytest.raises(ConfigError, match="has format 2, this program reads 1"):
+        Rig(rig.store.folder)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="is damaged"):
+        Rig(rig.store.folder)
+    path.write_bytes(before["cache.json"])
+    (rig.store.folder / "index.log").write_bytes(b"something else altogether")
+    with pytest.raises(ConfigError, match="trunkline cache rebuild"):
+        Rig(rig.store.folder)
+    (rig.store.folder / "index.log").write_bytes(before["index.log"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match="no cache directory, and not empty"):
+        Rig(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Rig(tmp_path / "mine" / "thesis.tex")
+    rig.store = Rig(rig.store.folder).store
+    assert len(rig.store.take_records()) == 3
+
+
+def test_a_directory_can_grow(rig: Rig) -> None:
+    rig.save(range(3))
+    rig.store.close()
+    larger = Rig(rig.store.folder, slots=40)
+    assert larger.store.pages == 40
+    assert larger.load(range(3)) == ([1, 2, 3], set())
+    rig.store = larger.store
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tests.agent.test_disk_store import PAGES, Rig
+rig = Rig(Path(sys.argv[1]), chained=False)
+print("ready", flush=True)
+turn = 0
+while True:
+    for number in range(PAGES):
+        rig.host.blocks[number] = (number + turn) % 251 + 1
+    for first in range(0, PAGES, 4):
+        numbers = list(range(first, first + 4))
+        rig.save(numbers, removed=numbers if turn else [])
+        print(turn, first, flush=True)
+    turn += 1
+"""
+
+
+@pytest.mark.parametrize("after", [1, 6, 23])
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, after: int) -> None:
+    """The content of page n in turn t is n + t: what is loaded is that of the last acknowledged turn, or the next."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path / "cache")],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    acknowledged = dict.fromkeys(range(0, PAGES, 4), -1)
+    for _ in range(after):
+        turn, first = map(int, process.stdout.readline().split())
+        acknowledged[first] = turn
+    process.send_signal(signal.SIGKILL)
+    for line in process.stdout.read().splitlines():
+        turn, first = map(int, line.split())
+        acknowledged[first] = turn
+    process.wait()
+    process.stdout.close()
+    rig = Rig(tmp_path / "cache", chained=False)
+    live = [record.slot for record in rig.store.take_records()]
+    content, bad = rig.load(live, live)
+    for slot, value in zip(live, content, strict=True):
+        turn = acknowledged[slot // 4 * 4]
+        if live.index(slot) not in bad:
+            assert value in [(slot + turn + later) % 251 + 1 for later in (0, 1)]
+    # Only the slots of the write that was under way may be torn.
+    torn = {slot // 4 for slot in range(PAGES) if slot not in live or live.index(slot) in bad}
+    assert len(torn - {first // 4 for first, turn in acknowledged.items() if turn < 0}) <= 1
+    rig.store.close()
