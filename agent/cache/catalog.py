@@ -1,5 +1,7 @@
 """Every page that is in some tier, by key, and what routers are told of it."""
 
+from collections.abc import Sequence
+
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.eviction import M
@@ -8,7 +10,6 @@ from trunkline.agent.cache.publisher import Publisher
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.texts import TextKeys
 from trunkline.shared.names import PAGE_TOKENS, Tier
-from trunkline.shared.namespace import Namespace
 
 
 class Catalog:
@@ -28,18 +29,9 @@ class Catalog:
         self._publisher.stored(key, depth, entry.tier)
         return entry
 
-    def restored(
-        self, key: int, parent: Entry | None, namespace: Namespace | None, tokens: bytes, depth: int
-    ) -> Entry | None:
-        """The entry of a page that comes back from before: a new one that is in no tier yet, or the one there is.
-        None: the key stands for another page. Say `changed` once it has a copy."""
-        entry = self.entries.get(key)
-        if entry is None:
-            entry = self.entries[key] = Entry(key, parent, namespace, tokens, GONE, depth, tier=Tier.DISK)
-            self._publisher.stored(key, depth, entry.tier)
-            return entry
-        same = entry.parent is parent and entry.tokens == tokens and entry.namespace == namespace
-        return entry if same else None
+    def adopt(self, entries: Sequence[Entry]) -> None:
+        """`entries` has these new ones, put there by other means, parents first."""
+        self._publisher.stored_many([entry.key for entry in entries], [entry.depth for entry in entries], Tier.DISK)
 
     def has(self, entry: Entry) -> bool:
         """Whether the entry is in any tier."""

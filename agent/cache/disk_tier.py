@@ -94,7 +94,7 @@ class DiskTier:
 
     def _restore(self) -> None:
         began = time.monotonic()
-        count = restore(self._catalog, self.level, self._disk.store.take_records())
+        count = restore(self._catalog, self.level, self._disk.store.take_found())
         if count:
             log.info("disk cache: %d pages found again, indexed in %.3f s", count, time.monotonic() - began)
 

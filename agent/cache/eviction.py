@@ -49,6 +49,12 @@ class EvictionOrder(Generic[M]):
         """Whether it may go now."""
         return member.children == 0 and self._pool.references(member.page) == 1
 
+    def fill(self) -> None:
+        """All members are new, and idle."""
+        self._heap = sorted(
+            (member.used, member.page) for member in self._resident if member is not None and not member.children
+        )
+
     def clear(self) -> None:
         self._heap.clear()
 

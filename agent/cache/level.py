@@ -148,6 +148,15 @@ class Level(ABC, Generic[M]):
         for member in members:
             member.page = GONE
 
+    def adopt(self) -> None:
+        """`members` was filled by other means, with their children counted, in a level that was empty."""
+        pages = self.pool.allocate(self.pool.total)
+        if pages is None:
+            raise RuntimeError(f"the {self.tier.name.lower()} tier is in use already")
+        self.pool.release([page for page in pages if self.members[page] is None])
+        self.idle = self.pool.resident
+        self._order.fill()
+
 
 class DeviceLevel(Level[Entry]):
     """The device: an entry is its own copy here."""

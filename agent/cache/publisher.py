@@ -1,6 +1,8 @@
 """Packs single changes into events, in order, and keeps account of what stands published."""
 
 import struct
+from functools import reduce
+from operator import xor
 
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.shared.names import Tier
@@ -28,6 +30,13 @@ class Publisher:
         self._depths.append(depth)
         self.count += 1
         self.xor ^= key
+
+    def stored_many(self, keys: list[int], depths: list[int], tier: Tier) -> None:
+        self.flush()
+        self._kind = (_STORED, tier)
+        self._keys, self._depths = keys, depths
+        self.count += len(keys)
+        self.xor = reduce(xor, keys, self.xor)
 
     def moved(self, key: int, tier: Tier) -> None:
         self._collect((_MOVED, tier), key)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.disk import segments
 from trunkline.agent.cache.disk.errors import DamagedRecord
-from trunkline.agent.cache.disk.index import IndexLog, frame, read_log
+from trunkline.agent.cache.disk.index import IndexLog, Put, frame, read_log
 from trunkline.agent.cache.disk.record import HEAD_BYTES, NO_PARENT, Record, pack_head, unpack_head
 from trunkline.agent.cache.disk.store import DiskStore
 from trunkline.agent.cache.entry import Entry
@@ -91,6 +91,11 @@ def reopened(rig: Rig) -> Rig:
     return again
 
 
+def slots_of(rig: Rig) -> list[int]:
+    """In which pages were found."""
+    return [Put(*fields).slot for fields in rig.store.take_found().puts]
+
+
 def test_what_was_saved_is_loaded(rig: Rig) -> None:
     rig.save(range(5))
     rig.save([5, 6])
@@ -100,11 +105,12 @@ def test_what_was_saved_is_loaded(rig: Rig) -> None:
 def test_and_after_a_restart(rig: Rig) -> None:
     rig.save(range(8))
     again = reopened(rig)
-    records = again.store.take_records()
-    assert [record.key for record in records] == [entry.key for entry in rig.entries[:8]]
-    assert [record.parent for record in records] == [NO_PARENT, *range(7)]
-    assert records[0].namespace == NAMESPACE.salted("aa")
-    assert records[3].texts == ((3, 48),)
+    found = again.store.take_found()
+    puts = [Put(*fields) for fields in found.puts]
+    assert [put.key for put in puts] == [entry.key for entry in rig.entries[:8]]
+    assert [put.parent for put in puts] == [NO_PARENT, *range(7)]
+    assert found.namespaces[puts[0].namespace] == NAMESPACE.salted("aa")
+    assert found.texts[3] == [(3, 48)]
     assert again.load(range(8)) == (list(range(1, 9)), set())
 
 
@@ -113,13 +119,13 @@ def test_slots_are_used_again(rig: Rig) -> None:
     rig.save([7], [7], removed=[7])
     assert rig.load([7]) == ([8], set())
     again = reopened(rig)
-    assert len(again.store.take_records()) == 8
+    assert len(slots_of(again)) == 8
 
 
 def test_what_was_removed_stays_removed(rig: Rig) -> None:
     rig.save(range(8))
     rig.save([], removed=[6, 7])
-    assert [record.slot for record in reopened(rig).store.take_records()] == list(range(6))
+    assert slots_of(reopened(rig)) == list(range(6))
 
 
 def test_a_slot_written_again_before_a_crash_is_not_what_the_index_says(rig: Rig, tmp_path: Path) -> None:
@@ -168,7 +174,7 @@ def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path
     for cut in range(ends[0], len(whole)):
         (tmp_path / "index.log").write_bytes(whole[:cut])
         log = IndexLog(tmp_path)
-        assert len(log.index.live()) in (acknowledged := sum(end <= cut for end in ends[1:]), acknowledged + 1)
+        assert len(log.index.records()) in (acknowledged := sum(end <= cut for end in ends[1:]), acknowledged + 1)
         assert log.torn == cut - log.size
         log.close()
         assert (tmp_path / "index.log").stat().st_size == log.size
@@ -183,7 +189,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, tai
     log.close()
     path = folder / "index.log"
     path.write_bytes(path.read_bytes() + tail)
-    assert [record.key for record in read_log(path)[0].live()] == [7]
+    assert [record.key for record in read_log(path)[0].records()] == [7]
     with pytest.raises(DamagedRecord):
         unpack_head(tail.ljust(HEAD_BYTES, b"\x00"))
 
@@ -206,7 +212,7 @@ def test_compaction_keeps_what_lives(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
         rig.save([3], [3], removed=[3])
     assert rig.store._log.size < 8192
     again = reopened(rig)
-    assert [record.slot for record in again.store.take_records()] == [0, 1, 2, 3]
+    assert slots_of(again) == [0, 1, 2, 3]
     assert again.load(range(4)) == ([1, 2, 3, 4], set())
 
 
@@ -254,7 +260,7 @@ def test_a_write_that_fails_counts_for_nothing(rig: Rig, monkeypatch: pytest.Mon
     for number in range(PAGES):
         rig.host.blocks[number] = number + 1
     rig.save([2])
-    assert [record.slot for record in reopened(rig).store.take_records()] == [0, 1, 2]
+    assert slots_of(reopened(rig)) == [0, 1, 2]
 
 
 def test_a_short_write_is_a_failure(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +322,7 @@ def test_directories_that_cannot_be_used(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be used"):
         Rig(tmp_path / "mine" / "thesis.tex")
     rig.store = Rig(rig.store.folder).store
-    assert len(rig.store.take_records()) == 3
+    assert len(slots_of(rig)) == 3
 
 
 def test_a_directory_can_grow(rig: Rig) -> None:
@@ -368,7 +374,7 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, after: int) 
     process.wait()
     process.stdout.close()
     rig = Rig(tmp_path / "cache", chained=False)
-    live = [record.slot for record in rig.store.take_records()]
+    live = slots_of(rig)
     content, bad = rig.load(live, live)
     for slot, value in zip(live, content, strict=True):
         turn = acknowledged[slot // 4 * 4]

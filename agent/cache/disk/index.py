@@ -7,7 +7,9 @@ first frame that does not: what follows was never acknowledged.
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -31,49 +33,75 @@ PUT, REMOVE, TEXTS, NAMESPACE = 1, 2, 3, 4
 NO_NAMESPACE = 0xFFFF_FFFF
 
 
+class Put(NamedTuple):
+    """A record as the log has it; see `Record`. `namespace` by number; NO_NAMESPACE for all but first pages."""
+
+    slot: int
+    parent: int
+    generation: int
+    parent_generation: int
+    key: int
+    depth: int
+    namespace: int
+    tokens: bytes
+
+
 class Index:
-    """What the log says: live records by slot. `namespaces` by number, as the log knows them."""
+    """What the log says. Read without making an object of each record: there may be a hundred thousand."""
 
     def __init__(self) -> None:
-        self.records: dict[int, tuple[int, ...]] = {}
-        """Slot -> fields of _PUT, without the slot."""
+        self.puts: dict[int, tuple[Any, ...]] = {}
+        """Fields of `Put` by slot."""
         self.texts: dict[int, list[tuple[int, int]]] = {}
+        """Text keys with their depths, by slot."""
         self.namespaces: dict[int, Namespace] = {}
-        self.puts = 0
-        """Records in the log, live or not."""
+        """By number."""
 
-    def record(self, slot: int) -> Record:
-        """Raises KeyError for an empty slot, DamagedRecord for one that refers to nothing."""
-        parent, generation, parent_generation, key, depth, number, tokens = self.records[slot]
-        namespace = None if number == NO_NAMESPACE else self.namespaces.get(number)
-        if parent == NO_PARENT and namespace is None:
-            raise DamagedRecord(f"slot {slot}: namespace {number} is not in the log")
-        texts = tuple(self.texts.get(slot, ()))
-        return Record(slot, generation, parent, parent_generation, key, depth, tokens, namespace, texts)  # type: ignore[arg-type]
-
-    def live(self) -> list[Record]:
-        """Records whose parent is there, parents first. Others can never be matched."""
-        records: list[Record] = []
+    def live(self) -> list[tuple[Any, ...]]:
+        """Fields of `Put` of the records whose parent is there, parents first. Others can never be matched."""
+        live = []
         kept: dict[int, int] = {}
-        for slot in sorted(self.records, key=lambda slot: self.records[slot][4]):
-            record = self.record(slot)
-            if record.parent == NO_PARENT or kept.get(record.parent) == record.parent_generation:
-                records.append(record)
-                kept[slot] = record.generation
-        return records
+        for fields in sorted(self.puts.values(), key=itemgetter(5)):
+            slot, parent, generation, parent_generation = fields[:4]
+            if parent != NO_PARENT:
+                if kept.get(parent) != parent_generation:
+                    continue
+            elif fields[6] not in self.namespaces:
+                continue
+            live.append(fields)
+            kept[slot] = generation
+        return live
+
+    def records(self) -> list[Record]:
+        """The same, as records."""
+        return [self._record(Put(*fields)) for fields in self.live()]
+
+    def _record(self, put: Put) -> Record:
+        namespace = self.namespaces[put.namespace] if put.parent == NO_PARENT else None
+        texts = tuple(self.texts.get(put.slot, ()))
+        return Record(
+            put.slot,
+            put.generation,
+            put.parent,
+            put.parent_generation,
+            put.key,
+            put.depth,
+            put.tokens,
+            namespace,
+            texts,
+        )
 
     def apply(self, kind: int, body: bytes) -> None:
         """Raises DamagedRecord for a frame that no writer makes."""
         try:
             match kind:
                 case 1:
-                    for slot, *fields in _PUT.iter_unpack(body):
-                        self.records[slot] = fields  # type: ignore[assignment]
-                        self.texts.pop(slot, None)
-                    self.puts += len(body) // _PUT.size
+                    for fields in _PUT.iter_unpack(body):
+                        self.puts[fields[0]] = fields
+                        self.texts.pop(fields[0], None)
                 case 2:
                     for (slot,) in _SLOT.iter_unpack(body):
-                        self.records.pop(slot, None)
+                        self.puts.pop(slot, None)
                         self.texts.pop(slot, None)
                 case 3:
                     for slot, depth, key in _TEXT.iter_unpack(body):

@@ -1,10 +1,12 @@
 """The disk tier: pages in segment files under an index, found again after a restart. See `docs/develop/disk.md`."""
 
+import gc
 import logging
 import mmap
 import os
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from trunkline.agent.cache.disk.directory import Format, Lock, read_format, slot_bytes, write_format
 from trunkline.agent.cache.disk.errors import DamagedRecord
@@ -21,6 +23,14 @@ from trunkline.shared.namespace import Namespace
 COMPACT_BYTES = 4 << 20
 """An index log is not worth compacting before; then when it has grown to twice what it was."""
 log = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """What lay in a directory: fields of `index.Put`, parents first; text keys by slot; namespaces by number."""
+
+    puts: list[tuple[Any, ...]]
+    texts: dict[int, list[tuple[int, int]]]
+    namespaces: dict[int, Namespace]
 
 
 class DiskStore:
@@ -42,6 +52,8 @@ class DiskStore:
             self._lock = Lock(folder)
         except OSError as error:
             raise ConfigError(f"--disk-cache: {folder} cannot be used: {error.strerror}") from None
+        collects = gc.isenabled()
+        gc.disable()  # a hundred thousand records, none of them garbage
         try:
             self._open(size)
         except OSError as error:
@@ -53,6 +65,9 @@ class DiskStore:
         except ConfigError:
             self._lock.release()
             raise
+        finally:
+            if collects:
+                gc.enable()
 
     def _open(self, size: int) -> None:
         page_bytes = self._host.page_bytes
@@ -71,8 +86,8 @@ class DiskStore:
         self._log = IndexLog(self.folder)
         if self._log.torn:
             log.warning("disk cache: %d bytes at the end of the index were never acknowledged", self._log.torn)
-        self._records_found = self._log.index.live()
-        self._generations = {record.slot: record.generation for record in self._records_found}
+        self._found: Found | None = Found(self._log.index.live(), self._log.index.texts, self._log.index.namespaces)
+        self._generations: dict[int, int] = {fields[0]: fields[2] for fields in self._found.puts}
         self._generation = max(self._generations.values(), default=0)
         self._compacted = self._log.size
 
@@ -130,10 +145,10 @@ class DiskStore:
         lasts = len(transfers) * self._segments.slot_bytes / self._write_rate
         time.sleep(max(0.0, lasts - (time.monotonic() - began)))
 
-    def take_records(self) -> list[Record]:
-        """What was found when the store was opened, parents first; once."""
-        records, self._records_found = self._records_found, []
-        return records
+    def take_found(self) -> Found:
+        """What lay there when the store was opened. Once: it is large, and out of date with the first move."""
+        found, self._found = self._found, None
+        return found or Found([], {}, {})
 
     def probe(self) -> None:
         """Whether the disk takes and keeps what is written. Raises OSError."""
@@ -194,7 +209,7 @@ class DiskStore:
 
     def _compact(self) -> None:
         if self._log.size > max(COMPACT_BYTES, 2 * self._compacted):
-            self._log.compact(read_log(self._log.path)[0].live())
+            self._log.compact(read_log(self._log.path)[0].records())
             self._compacted = self._log.size
 
 

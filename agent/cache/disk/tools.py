@@ -38,7 +38,7 @@ def inspect(folder: Path) -> Contents:
     path = folder / NAME
     try:
         index, size = read_log(path)
-        return Contents(found, index.live(), size, path.stat().st_size - size)
+        return Contents(found, index.records(), size, path.stat().st_size - size)
     except (OSError, DamagedRecord) as error:
         raise ConfigError(f"{path}: {error}; `trunkline cache rebuild` makes a new index") from None
 
@@ -73,8 +73,8 @@ def rebuild(folder: Path) -> tuple[int, int]:
         log = IndexLog(folder)
         try:
             log.append((), sorted(there.values(), key=lambda record: record.depth))
-            log.compact(read_log(log.path)[0].live())
-            live = len(read_log(log.path)[0].records)
+            log.compact(read_log(log.path)[0].records())
+            live = len(read_log(log.path)[0].puts)
         finally:
             log.close()
         return live, found.slots - live
@@ -93,8 +93,8 @@ def prune(folder: Path, size: int) -> tuple[int, int]:
         log = IndexLog(folder)
         try:
             log.compact([record for record in contents.records if record.slot < slots])
-            log.compact(read_log(log.path)[0].live())
-            kept = len(read_log(log.path)[0].records)
+            log.compact(read_log(log.path)[0].records())
+            kept = len(read_log(log.path)[0].puts)
         finally:
             log.close()
         write_format(folder, msgspec.structs.replace(contents.format, slots=slots))
