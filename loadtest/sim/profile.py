@@ -154,9 +154,9 @@ _LLAMA_70B = Profile(
     host_bytes_s=220e9,
 )
 # The built-in engine with its default model on one thread of a virtual x86 core, as `trunkline up` starts two agents on
-# two cores: fitted by `trunkline bench sim`, beside other work that took most of both cores (load average 7 to 13); on
-# an idle machine it is several times faster, so fit your own. KV: 30 layers x 3 heads x 64 x 2 x 4 bytes. Limits are the agent's
-# defaults. Link and bus are assumptions: 10 Gbit/s, and a copy within one memory.
+# two cores: fitted by `trunkline bench sim`, beside other work that took most of both cores (load average 7 to 13). An
+# idle machine is faster: fit your own. KV: 30 layers x 3 heads x 64 x 2 x 4 bytes. Limits are the agent's defaults.
+# Link and bus are assumptions: 10 Gbit/s, and a copy within one memory.
 _SMOLLM2_CPU = Profile(
     name="smollm2-135m-cpu",
     fixed_s=0.238,
