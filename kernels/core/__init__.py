@@ -3,11 +3,23 @@
 from trunkline.kernels.core._core import (
     PAGE_TOKENS,
     SEGMENT_END,
+    Generations,
     PagePool,
     PrefixIndex,
     hash64,
     page_chain,
+    sample,
     text_chain,
 )
 
-__all__ = ["PAGE_TOKENS", "SEGMENT_END", "PagePool", "PrefixIndex", "hash64", "page_chain", "text_chain"]
+__all__ = [
+    "PAGE_TOKENS",
+    "SEGMENT_END",
+    "Generations",
+    "PagePool",
+    "PrefixIndex",
+    "hash64",
+    "page_chain",
+    "sample",
+    "text_chain",
+]

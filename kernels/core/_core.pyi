@@ -19,6 +19,9 @@ def hash64(data: Buffer, seed: int = 0) -> int:
 def page_chain(seed: int, tokens: Buffer) -> bytes:
     """Packed keys (u64), one for each whole page of 16 tokens (i32)."""
 
+def sample(keys: Buffer, dense: int, stride: int) -> bytes:
+    """Of packed keys the first `dense`, then every `stride`-th, and the last."""
+
 def text_chain(seed: int, segments: Sequence[bytes], chunk: int, closed: bool) -> bytes:
     """Packed keys (u64), one for each chunk of `chunk` bytes; chunks do not cross a segment's end.
 
@@ -78,6 +81,28 @@ class PrefixIndex:
     def stats(self) -> dict[str, int]:
         """`keys` (distinct), `holdings` (keys summed over nodes), `sets` (distinct sets of nodes), `bytes`, `dropped`
         (changes that found no room, ever)."""
+
+@final
+class Generations:
+    """Prefixes that nodes were given lately: a young index, and an old one that is dropped as a whole."""
+
+    def __new__(cls, max_keys: int) -> Generations:
+        """Each of the two has room for `max_keys`."""
+
+    def given(self, keys: Buffer) -> dict[int, int]:
+        """For every node that was given the first key of the chain: how many of its leading keys."""
+
+    def give(self, node: int, keys: Buffer, limit: int) -> int:
+        """What the young index lacks of the chain for this node is added, up to `limit` keys. Returns how many."""
+
+    def turn(self, forget: bool) -> None:
+        """The young index becomes the old one, and a new one begins. `forget`: nothing is old."""
+
+    def clear(self, node: int) -> None:
+        """The node was given nothing."""
+
+    def keys(self) -> int:
+        """Distinct keys, those in both indices counted twice."""
 
 @final
 class PagePool:

@@ -17,22 +17,17 @@ and memory; a prompt that is sent again is matched as a whole, and one that goes
 STRIDE - 1 keys.
 """
 
-from array import array
 from collections.abc import Callable
 
-from trunkline.kernels.core import PrefixIndex
+from trunkline.kernels import core
 
 DENSE, STRIDE = 32, 4
 _KEY_BYTES = 8
-_TIER = 0
 
 
 def sample(keys: bytes) -> bytes:
     """The keys of a chain that claims are about."""
-    if len(keys) <= DENSE * _KEY_BYTES:
-        return keys
-    sparse = memoryview(keys).cast("Q")[DENSE + STRIDE - 1 : -1 : STRIDE]
-    return b"".join((keys[: DENSE * _KEY_BYTES], sparse.tobytes(), keys[-_KEY_BYTES:]))
+    return core.sample(keys, DENSE, STRIDE)
 
 
 def unsampled(count: int, keys: bytes) -> int:
@@ -43,68 +38,30 @@ def unsampled(count: int, keys: bytes) -> int:
 
 
 class Claims:
-    """Samples of chains that nodes are taken to hold. A depth is a number of keys: that of key i is i + 1."""
+    """Samples of chains that nodes are taken to hold."""
 
     def __init__(self, ttl: float, max_keys: int, clock: Callable[[], float]) -> None:
         self._half_ttl = ttl / 2
         self._half_keys = max_keys // 2
         self._clock = clock
-        self._young, self._old = self._generation(), self._generation()
+        # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
+        self._generations = core.Generations(2 * self._half_keys)
+        self.match = self._generations.given
+        """Number of leading keys of a sample that are claimed, by node index."""
+        self.forget = self._generations.clear
+        """Every claim on the node is void."""
+        self.keys = self._generations.keys
+        """Distinct keys held, those in both generations counted twice."""
         self._young_keys = 0
         """Insertions into the young generation; at least its distinct keys."""
         self._born = clock()
-        self._depths = memoryview(array("I", range(1, 4097)))
-
-    def match(self, sampled: bytes) -> dict[int, int]:
-        """Number of leading keys of the sample claimed, by node index."""
-        held = _counts(self._old.match(sampled))
-        young = _counts(self._young.match(sampled))
-        if not held:
-            return young
-        for node, count in young.items():
-            if count > held.get(node, 0):
-                held[node] = count
-        return held
 
     def insert(self, node: int, sampled: bytes) -> None:
         """Claims the whole sample for the node."""
         now = self._clock()
         if self._young_keys >= self._half_keys or now >= self._born + self._half_ttl:
-            self._rotate(now)
-        size = len(sampled) // _KEY_BYTES
-        known = _counts(self._young.match(sampled)).get(node, 0)
-        if known >= size:
-            return
-        added = min(size - known, self._half_keys)
-        stop = known + added
-        if stop > len(self._depths):
-            self._depths = memoryview(array("I", range(1, 2 * stop + 1)))
-        tail = memoryview(sampled)[known * _KEY_BYTES : stop * _KEY_BYTES]
-        self._young.store(node, tail, self._depths[known:stop], _TIER)
-        self._young_keys += added
-
-    def forget(self, node: int) -> None:
-        """Every claim on the node is void."""
-        self._young.clear(node)
-        self._old.clear(node)
-
-    def keys(self) -> int:
-        """Distinct keys held, those in both generations counted twice."""
-        return self._young.stats()["keys"] + self._old.stats()["keys"]
-
-    def _rotate(self, now: float) -> None:
-        silent = now >= self._born + 2 * self._half_ttl  # Nothing was inserted for so long that both are too old.
-        self._old = self._generation() if silent else self._young
-        self._young = self._generation()
-        self._young_keys = 0
-        self._born = now
-
-    def _generation(self) -> PrefixIndex:
-        # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
-        return PrefixIndex(max_keys=2 * self._half_keys)
-
-
-def _counts(packed: bytes) -> dict[int, int]:
-    """From (node, device, host, disk) u32s."""
-    flat = memoryview(packed).cast("I")
-    return dict(zip(flat[0::4], flat[1::4], strict=True)) if flat else {}
+            silent = now >= self._born + 2 * self._half_ttl  # Nothing was inserted for so long that both are too old.
+            self._generations.turn(silent)
+            self._young_keys = 0
+            self._born = now
+        self._young_keys += self._generations.give(node, sampled, self._half_keys)

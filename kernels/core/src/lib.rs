@@ -1,8 +1,9 @@
-//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, page pool.
+//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
 
+pub mod generations;
 pub mod index;
 pub mod keys;
 pub mod pool;

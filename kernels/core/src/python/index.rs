@@ -269,7 +269,7 @@ fn depth_at(depths: &[u8], index: usize) -> u32 {
     )
 }
 
-fn node_number(object: &Bound<'_, PyAny>) -> PyResult<u16> {
+pub fn node_number(object: &Bound<'_, PyAny>) -> PyResult<u16> {
     Ok(below(object, MAX_NODES, "node")? as u16)
 }
 

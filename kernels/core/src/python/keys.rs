@@ -1,11 +1,11 @@
-//! `hash64`, `page_chain`, `text_chain`.
+//! `hash64`, `page_chain`, `sample`, `text_chain`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::buffer::View;
-use crate::keys::{self, TextChain, PAGE_TOKENS, SEGMENT_END};
+use crate::keys::{self, TextChain, KEY_BYTES, PAGE_TOKENS, SEGMENT_END};
 
 /// Bytes from which it is worth letting other threads run: about 50 us of hashing.
 const LONG: usize = 1 << 18;
@@ -15,6 +15,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SEGMENT_END", SEGMENT_END)?;
     module.add_function(wrap_pyfunction!(hash64, module)?)?;
     module.add_function(wrap_pyfunction!(page_chain, module)?)?;
+    module.add_function(wrap_pyfunction!(sample, module)?)?;
     module.add_function(wrap_pyfunction!(text_chain, module)?)
 }
 
@@ -34,6 +35,20 @@ fn page_chain<'py>(
     let tokens = View::packed(tokens, size_of::<i32>(), "tokens")?;
     let keys = tokens.work(py, LONG, |tokens| keys::page_chain(seed, tokens));
     Ok(PyBytes::new(py, &keys))
+}
+
+#[pyfunction]
+fn sample<'py>(
+    py: Python<'py>,
+    keys: &Bound<'py, PyAny>,
+    dense: usize,
+    stride: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
+    if stride == 0 {
+        return Err(PyValueError::new_err("stride is 0: at least 1"));
+    }
+    let keys = View::packed(keys, KEY_BYTES, "keys")?;
+    Ok(PyBytes::new(py, &keys::sample(keys.bytes(), dense, stride)))
 }
 
 #[pyfunction]

@@ -3,12 +3,14 @@
 use pyo3::prelude::*;
 
 mod buffer;
+mod generations;
 mod index;
 mod keys;
 mod pool;
 
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    generations::register(module)?;
     index::register(module)?;
     keys::register(module)?;
     pool::register(module)?;

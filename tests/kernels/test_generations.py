@@ -1,0 +1,89 @@
+"""What nodes were given lately, beside a Python model of it: two dictionaries."""
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.kernels.core import Generations, sample
+
+
+def packed(keys: list[int]) -> bytes:
+    return array("Q", keys).tobytes()
+
+
+CHAINS = st.lists(st.integers(0, 2), max_size=12).map(
+    lambda path: [hash((7, *path[:end])) & (1 << 64) - 1 for end in range(len(path))]
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("give"), st.integers(0, 3), CHAINS, st.integers(0, 12)),
+        st.tuples(st.just("turn"), st.booleans()),
+        st.tuples(st.just("clear"), st.integers(0, 3)),
+    ),
+    max_size=30,
+)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.young: dict[int, set[int]] = {}
+        self.old: dict[int, set[int]] = {}
+
+    def leading(self, held: set[int], keys: list[int]) -> int:
+        return next((at for at, key in enumerate(keys) if key not in held), len(keys))
+
+    def give(self, node: int, keys: list[int], limit: int) -> int:
+        held = self.young.setdefault(node, set())
+        known = self.leading(held, keys)
+        added = keys[known : known + limit]
+        held.update(added)
+        return len(added)
+
+    def given(self, keys: list[int]) -> dict[int, int]:
+        counts = {
+            node: max(self.leading(generation.get(node, set()), keys) for generation in (self.young, self.old))
+            for node in {*self.young, *self.old}
+        }
+        return {node: count for node, count in counts.items() if count}
+
+
+@given(STEPS, st.lists(CHAINS, max_size=5))
+def test_generations_are_like_their_model(steps: list[tuple[object, ...]], chains: list[list[int]]) -> None:
+    generations, model = Generations(1 << 16), Model()
+    for step in steps:
+        match step:
+            case ("give", int(node), list(keys), int(limit)):
+                assert generations.give(node, packed(keys), limit) == model.give(node, keys, limit)
+                chains = [*chains, keys]
+            case ("turn", bool(forget)):
+                generations.turn(forget)
+                model.old, model.young = {} if forget else model.young, {}
+            case ("clear", int(node)):
+                generations.clear(node)
+                model.young.pop(node, None)
+                model.old.pop(node, None)
+        for keys in chains:
+            assert generations.given(packed(keys)) == model.given(keys)
+    both = (set().union(*generation.values()) for generation in (model.young, model.old))
+    assert generations.keys() == sum(map(len, both))
+
+
+@given(st.lists(st.integers(0, 1 << 63), max_size=60), st.integers(0, 40), st.integers(1, 9))
+def test_a_sample_has_the_first_keys_then_some_and_the_last(keys: list[int], dense: int, stride: int) -> None:
+    places = [at for at in range(len(keys)) if at < dense or (at - dense) % stride == stride - 1 or at == len(keys) - 1]
+    assert sample(packed(keys), dense, stride) == packed([keys[at] for at in places])
+
+
+def test_arguments_out_of_range_are_refused() -> None:
+    generations = Generations(4)
+    for call in (
+        lambda: Generations(0),
+        lambda: generations.give(4096, b"", 1),
+        lambda: generations.clear(-1),
+        lambda: generations.given(b"1234567"),
+        lambda: sample(b"12345678", 0, 0),
+    ):
+        with pytest.raises(ValueError, match=r"."):
+            call()
