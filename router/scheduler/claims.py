@@ -19,7 +19,8 @@ STRIDE - 1 keys.
 
 from collections.abc import Callable
 
-from trunkline.kernels import core
+from trunkline.kernels.core import Generations
+from trunkline.kernels.core import sample as every
 
 DENSE, STRIDE = 32, 4
 _KEY_BYTES = 8
@@ -27,7 +28,7 @@ _KEY_BYTES = 8
 
 def sample(keys: bytes) -> bytes:
     """The keys of a chain that claims are about."""
-    return core.sample(keys, DENSE, STRIDE)
+    return every(keys, DENSE, STRIDE)
 
 
 def unsampled(count: int, keys: bytes) -> int:
@@ -45,7 +46,7 @@ class Claims:
         self._half_keys = max_keys // 2
         self._clock = clock
         # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
-        self._generations = core.Generations(2 * self._half_keys)
+        self._generations = Generations(2 * self._half_keys)
         self.match = self._generations.given
         """Number of leading keys of a sample that are claimed, by node index."""
         self.forget = self._generations.clear
