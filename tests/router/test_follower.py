@@ -14,6 +14,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from trunkline.agent.event_log import EventLog
 from trunkline.agent.events import EventPublisher
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.follower import Follower, Stream
@@ -27,7 +28,12 @@ from trunkline.shared.wire import (
     EventBatch,
     Finished,
     Load,
+    Replay,
+    Request,
     SnapshotPart,
+    SnapshotRequest,
+    Stored,
+    decode_request,
     encode,
 )
 
@@ -395,3 +401,49 @@ def test_an_endpoint_that_cannot_be_used_is_reported(caplog: pytest.LogCaptureFi
 
     asyncio.run(main())
     assert "nowhere.invalid" in caplog.text
+
+
+def test_a_lost_batch_is_one_gap_and_is_replayed() -> None:
+    """A publisher in the test's hands: it sends when the subscription has come, and what it leaves out is lost."""
+
+    async def main() -> None:
+        context = zmq.asyncio.Context()
+        events, answers = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+        ports = [sock.bind_to_random_port("tcp://127.0.0.1") for sock in (events, answers)]
+        log = EventLog("n", 1, PrefixIndex(SUMMARY_PARTITIONS, 1 << 12))
+
+        def batch(key: int) -> bytes:
+            log.append(Stored(struct.pack("<Q", key), struct.pack("<I", 16), Tier.DEVICE))
+            return encode(log.flush(Load())[0])
+
+        async def question() -> tuple[bytes, Request]:
+            async with asyncio.timeout(20.0):
+                peer, frame = await answers.recv_multipart()
+            return peer, decode_request(frame)
+
+        try:
+            # No deadline passes: the only questions are those that messages give rise to.
+            patient = Timing(reply_s=600.0, stale_s=600.0, reopen_s=600.0, gone_s=600.0)
+            endpoints = [f"tcp://127.0.0.1:{port}" for port in ports]
+            async with following(*endpoints, timing=patient) as router:
+                assert await events.recv() == b"\x01"
+                peer, asked = await question()
+                assert isinstance(asked, SnapshotRequest)
+                first, _, later, last = map(batch, (1, 2, 3, 4))
+                await events.send(first)
+                await until(lambda: router.holds(1, {1: 0}))
+                await events.send(later)
+                await events.send(last)
+                assert (await question())[1] == Replay(WIRE_VERSION, 1, 1)
+                assert router.held() == {1: 0}
+                assert router.status is SummaryStatus.SYNCING
+                for answer in log.answer(Replay(WIRE_VERSION, 1, 1)):
+                    await answers.send_multipart([peer, encode(answer)])
+                await until(lambda: router.status is SummaryStatus.EXACT)
+                assert router.holds(1, {1: 0, 2: 0, 3: 0, 4: 0})
+                counters = router.counters
+                assert (counters["gaps"], counters["replays"], counters["snapshots"]) == (1, 1, 0)
+        finally:
+            context.destroy(linger=0)
+
+    asyncio.run(main())
