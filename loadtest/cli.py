@@ -55,6 +55,18 @@ def sim(
     _show("sim", run(trace, rounds, requests, profile), json_file)
 
 
+@bench.command()
+def cache(
+    rounds: _Rounds = 3,
+    folder: Annotated[Path | None, typer.Option(help="On the disk to measure. [default: temporary files]")] = None,
+    json_file: _Json = None,
+) -> None:
+    """The tiers of a node's cache: memory beside memcpy, disk beside fio, restarts, sessions held."""
+    from trunkline.loadtest.bench.cache import run
+
+    _show("cache", run(rounds, folder), json_file)
+
+
 def _peers(given: list[str] | None) -> dict[str, str]:
     peers = dict(peer.partition("=")[::2] for peer in given or ())
     for name, url in peers.items():

@@ -1,8 +1,7 @@
 """Takes over what a disk has from before: entries and copies of what its index says."""
 
-import gc
-
 from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.disk.pause import collection_paused
 from trunkline.agent.cache.disk.store import Found
 from trunkline.agent.cache.entry import GONE, Copy, Entry
 from trunkline.agent.cache.lane import NO_PARENT
@@ -16,19 +15,14 @@ def restore(catalog: Catalog, level: LowerLevel, found: Found) -> int:
     Nothing is verified here: that happens when a page is read. A hundred thousand pages are to be there in a few
     tenths of a second, so this loop does by itself what `Catalog` and `Level` do one by one elsewhere.
     """
-    collects = gc.isenabled()
-    gc.disable()  # many new objects, none of them garbage
-    try:
+    members = level.members
+    with collection_paused():
         entries = _entries(catalog, level, found)
         level.adopt()
         catalog.adopt(entries)
-        members = level.members
         catalog.texts.adopt((copy.entry, texts) for slot, texts in found.texts.items() if (copy := members[slot]))
-        catalog.flush()
-        return sum(1 for _ in level)
-    finally:
-        if collects:
-            gc.enable()
+    catalog.flush()
+    return level.idle
 
 
 def _entries(catalog: Catalog, level: LowerLevel, found: Found) -> list[Entry]:

@@ -1,6 +1,5 @@
 """The disk tier: pages in segment files under an index, found again after a restart. See `docs/develop/disk.md`."""
 
-import gc
 import logging
 import mmap
 import os
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 from trunkline.agent.cache.disk.directory import Format, Lock, read_format, slot_bytes, write_format
 from trunkline.agent.cache.disk.errors import DamagedRecord
 from trunkline.agent.cache.disk.index import IndexLog, read_log
+from trunkline.agent.cache.disk.pause import collection_paused
 from trunkline.agent.cache.disk.record import HEAD_BYTES, VERSION, Record, pack_head, unpack_head
 from trunkline.agent.cache.disk.segments import Segments, Transfer, segment_name
 from trunkline.agent.cache.entry import Entry
@@ -52,10 +52,9 @@ class DiskStore:
             self._lock = Lock(folder)
         except OSError as error:
             raise ConfigError(f"--disk-cache: {folder} cannot be used: {error.strerror}") from None
-        collects = gc.isenabled()
-        gc.disable()  # a hundred thousand records, none of them garbage
         try:
-            self._open(size)
+            with collection_paused():
+                self._open(size)
         except OSError as error:
             self._lock.release()
             raise ConfigError(f"--disk-cache: {folder} cannot be used: {error}") from None
@@ -65,9 +64,6 @@ class DiskStore:
         except ConfigError:
             self._lock.release()
             raise
-        finally:
-            if collects:
-                gc.enable()
 
     def _open(self, size: int) -> None:
         page_bytes = self._host.page_bytes
