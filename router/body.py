@@ -1,7 +1,7 @@
 """The few fields of a request's body that a router reads. The body itself travels on unchanged."""
 
 from array import array
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
@@ -10,14 +10,15 @@ from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
 from trunkline.shared.errors import RequestError
 
 _Raw = msgspec.Raw
+_NOTHING = _Raw(b"")
 _Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class _Chat(msgspec.Struct):
     model: str
     messages: list[Message]
-    tools: _Raw = _Raw(b"")
-    chat_template_kwargs: _Raw = _Raw(b"")
+    tools: _Raw = _NOTHING
+    chat_template_kwargs: _Raw = _NOTHING
     priority: _Priority | None = None
 
 
@@ -27,7 +28,7 @@ class _Completion(msgspec.Struct):
     priority: _Priority | None = None
 
 
-class Prompt(NamedTuple):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What a request asks to continue: canonical bytes of text, or token ids as `array('i')`."""
 
     model: str
@@ -41,7 +42,10 @@ def read_chat(body: bytes) -> Prompt:
     chat = decode(_chat_decoder, body)
     if not chat.messages:
         raise empty("messages")
-    content = of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs))
+    if chat.tools is _NOTHING and chat.chat_template_kwargs is _NOTHING:
+        content = of_chat(chat.messages)
+    else:
+        content = of_chat(chat.messages, bytes(chat.tools), bytes(chat.chat_template_kwargs))
     return Prompt(chat.model, content, chat.priority or 0)
 
 

@@ -63,7 +63,8 @@ class Connection(asyncio.Protocol):
         """Host and port, as the Host header wants them."""
         self._parser = httptools.HttpResponseParser(self)
         self._receiver: Receiver | None = None
-        self._reused = False
+        self.reused = False
+        """Whether it was kept open from an earlier request."""
         self._expect_nothing()
 
     def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
@@ -171,7 +172,7 @@ class Connection(asyncio.Protocol):
             receiver.on_failure(
                 NodeFailure(
                     f"connection lost {'in' if began else 'before'} the response: {exc or 'closed by the node'}",
-                    stale=self._reused and not began,
+                    stale=self.reused and not began,
                 )
             )
 
@@ -240,10 +241,6 @@ class Connection(asyncio.Protocol):
         """Whether something was read since somebody last set this to False."""
         self._last = b""
         """The head so far; once it is complete, the last read."""
-
-    def reuse(self) -> "Connection":
-        self._reused = True
-        return self
 
 
 class UnframedConnection(Connection):

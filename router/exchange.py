@@ -41,7 +41,6 @@ class Exchange:
         "_edge",
         "_entry",
         "_error",
-        "_expects",
         "_forwarded",
         "_head",
         "_read",
@@ -63,19 +62,14 @@ class Exchange:
         edge: Edge,
         read: Callable[[bytes], Prompt],
         head: RequestHead,
-        *,
         size: int,
-        expects: bool,
-        keep_alive: bool,
-        unframed: bool,
     ) -> None:
+        """`size`: of the body as declared; 0: not declared."""
         self._context = context
         self._edge = edge
         self.write: Callable[[bytes], None] = edge.transport.write
         self._read = read
         self._head = head
-        self._expects = expects
-        """The client waits for `100 Continue` before it sends the body."""
         self._body: list[bytes] = []
         self._size = 0
         self._complete = False
@@ -85,8 +79,8 @@ class Exchange:
         self._tenant: Tenant | None = None
         self._entry: Entry | None = None
         self.relay: Relay | None = None
-        self.keep_alive = keep_alive
-        self.unframed = unframed
+        self.keep_alive = head.keep_alive
+        self.unframed = head.unframed
         self.disconnected = False
         self.response_complete = False
         self.request_id = head.request_id or next(_ids)
@@ -110,7 +104,7 @@ class Exchange:
             self.refuse(self._error)
         elif self._complete:
             self._dispatch()
-        elif self._expects and not self._body:
+        elif self._head.expects and not self._body:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
@@ -180,7 +174,7 @@ class Exchange:
 
     def refuse(self, error: RequestError) -> None:
         self._context.counters.responded(error.status)
-        if error.status in (408, 413) or (self._expects and not self._complete):
+        if error.status in (408, 413) or (self._head.expects and not self._complete):
             self.keep_alive = False  # The rest of the body may never come, or be too long to wait for.
         body = msgspec.json.encode(error.body())
         retry = f"retry-after: {error.retry_after:.0f}\r\n" if isinstance(error, Overloaded) else ""

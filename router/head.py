@@ -6,7 +6,8 @@ that the parser has not taken before.
 """
 
 import re
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
 Headers = list[tuple[bytes, bytes]]
@@ -35,7 +36,8 @@ _MAX_HEADS = 1024
 """Together at most 4 MiB of keys, and as much of what was made of them."""
 
 
-class RequestHead(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RequestHead:
     """What the router needs of a request's head. `fields`: what travels on, lines with their CRLF."""
 
     target: bytes
@@ -43,9 +45,16 @@ class RequestHead(NamedTuple):
     authorization: bytes | None
     request_id: str
     """Empty: none, or none that can be used."""
+    expects: bool
+    """The client waits for `100 Continue` before it sends the body."""
+    keep_alive: bool
+    unframed: bool
+    """The client speaks HTTP/1.0 and knows no chunks."""
 
 
-def request_head(target: bytes, headers: Headers) -> RequestHead:
+def request_head(
+    target: bytes, headers: Headers, *, expects: bool = False, keep_alive: bool = True, unframed: bool = False
+) -> RequestHead:
     """Of a request that a parser has taken."""
     authorization, request_id = None, ""
     nominated: list[bytes] = []
@@ -61,7 +70,7 @@ def request_head(target: bytes, headers: Headers) -> RequestHead:
         for name, value in headers
         if name not in _REQUEST_DROPPED and name not in nominated and not name.startswith(_OURS)
     ]
-    return RequestHead(target, b"".join(fields), authorization, request_id)
+    return RequestHead(target, b"".join(fields), authorization, request_id, expects, keep_alive, unframed)
 
 
 def response_fields(head: bytes, *, unframed: bool) -> bytes:

@@ -25,7 +25,8 @@ class Pool:
         while self._idle:
             connection = self._idle.pop()
             if not connection.transport.is_closing():
-                return connection.reuse()
+                connection.reused = True
+                return connection
         return None
 
     def give(self, connection: Connection) -> None:

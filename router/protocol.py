@@ -161,12 +161,12 @@ class EdgeProtocol(HttpToolsProtocol):
         old = parser.get_http_version() == "1.0"
         expects = self.expect_100_continue and not old
         keep_alive = not old and parser.should_keep_alive()
-        head = request_head(self.url, self.headers)
+        head = request_head(self.url, self.headers, expects=expects, keep_alive=keep_alive, unframed=old)
         plain = keep_alive and not expects and not parser.should_upgrade()
         if key is not None and plain and not head.request_id:
             _heads.learn(key, (read, head))
         size = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
-        exchange = self._exchange(read, head, size, expects=expects, keep_alive=keep_alive, unframed=old)
+        exchange = self._exchange(read, head, size)
         if parser.should_upgrade():  # The parser takes what follows for the other protocol: no body will come.
             exchange.keep_alive = False
             exchange.fail(refusals.no_upgrade())
@@ -203,7 +203,8 @@ class EdgeProtocol(HttpToolsProtocol):
             if known is None:
                 self._unknown = key
                 return data
-            self._exchange(*known, size)
+            read, head = known
+            self._exchange(read, head, size)
             data = data[at:]
         exchange: Any = self.cycle
         part = data[:size]
@@ -215,20 +216,9 @@ class EdgeProtocol(HttpToolsProtocol):
             exchange.on_complete()
         return data[size:]
 
-    def _exchange(
-        self,
-        read: Read,
-        head: RequestHead,
-        size: int,
-        *,
-        expects: bool = False,
-        keep_alive: bool = True,
-        unframed: bool = False,
-    ) -> Exchange:
+    def _exchange(self, read: Read, head: RequestHead, size: int) -> Exchange:
         """A head is complete. `size`: of the body as declared; 0: not declared."""
-        exchange = Exchange(
-            self._context, self, read, head, size=size, expects=expects, keep_alive=keep_alive, unframed=unframed
-        )
+        exchange = Exchange(self._context, self, read, head, size)
         self.cycle = exchange  # type: ignore[assignment]
         if self._front is None and not self.flow.write_paused:
             self._start_asgi_task(exchange, None)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Protocol
 
@@ -101,7 +102,7 @@ class Relay:
         self._started = monotonic()
         self._paused = False
         self._done = False
-        self._limit = self.deadline = self._started + context.settings.deadlines.connect + _GRACE_S
+        self._limit = self.deadline = inf
 
     def start(self) -> None:
         self._context.ticker.watch(self)

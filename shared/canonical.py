@@ -11,7 +11,6 @@ on, so its last, partial chunk has no key.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -41,7 +40,7 @@ class TextPart(msgspec.Struct):
     text: str = ""
 
 
-class Canonical(NamedTuple):
+class Canonical(msgspec.Struct, frozen=True, gc=False):
     """The canonical bytes of one request.
 
     `segments[i]` starts with `headers[i]` bytes of framing; what follows is the author's text in UTF-8.
@@ -85,7 +84,11 @@ def of_chat(messages: Sequence[Message], tools: bytes = b"", template_kwargs: by
         content = message.content
         try:
             header = _header(message)
-            texts = [content.encode()] if isinstance(content, str) else _part_texts(index, content)
+            if isinstance(content, str):
+                segments.append(header + content.encode())
+                headers.append(len(header))
+                continue
+            texts = _part_texts(index, content)
         except UnicodeEncodeError as error:
             raise _not_unicode(f"messages.{index}", error) from None
         for text in texts:
@@ -125,9 +128,17 @@ def _optional(text: str | None) -> bytes:
     return _ABSENT if text is None else _sized(text.encode())
 
 
+def _plain_header(role: str) -> bytes:
+    return _MESSAGE + _sized(role.encode()) + _NO_FIELDS
+
+
+_PLAIN_HEADERS = {role: _plain_header(role) for role in ("system", "developer", "user", "assistant", "tool")}
+
+
 def _header(message: Message) -> bytes:
     """Role, name, tool call id and tool calls, each with its length in front."""
-    head = _MESSAGE + _sized(message.role.encode())
     if message.tool_calls is _NO_CALLS and message.name is None and message.tool_call_id is None:
-        return head + _NO_FIELDS  # Nearly every message, and every message of every request comes by here.
+        # Nearly every message, and every message of every request comes by here.
+        return _PLAIN_HEADERS.get(message.role) or _plain_header(message.role)
+    head = _MESSAGE + _sized(message.role.encode())
     return head + _optional(message.name) + _optional(message.tool_call_id) + _sized(bytes(message.tool_calls))

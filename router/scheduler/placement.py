@@ -1,14 +1,15 @@
 """The scheduler's answer for one request."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from trunkline.router.nodes import Node
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.shared.namespace import Namespace
 
 
-class Choice(NamedTuple):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """A node to try, with what is expected of it there. Tokens."""
 
     node: Node
@@ -36,7 +37,7 @@ class Group:
     """In that order, by the node's number in the index."""
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True, gc=False):
     """What is known of a prompt in one group. `held`: tokens by the node's number in the index."""
 
     group: Group
@@ -44,7 +45,7 @@ class Match(NamedTuple):
     held: dict[int, int]
 
 
-class Placement(NamedTuple):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """Nodes in the order in which to try them; never empty. `tokens` of the whole prompt, estimated."""
 
     matches: list[Match]
@@ -57,10 +58,12 @@ class Placement(NamedTuple):
     def choice(self, rank: int) -> Choice:
         """Rank 0 is the best. Made when it is tried: most never are."""
         at = self.order[rank]
-        for group, claim, held in self.matches:
+        for match in self.matches:
+            group = match.group
             if at < len(group.nodes):
                 node = group.nodes[at]
-                matched = held.get(node.index, 0)
-                return Choice(node, group.loads[at], claim, group.assumed, matched, max(1, self.tokens - matched))
+                matched = match.held.get(node.index, 0)
+                uncached = max(1, self.tokens - matched)
+                return Choice(node, group.loads[at], match.claim, group.assumed, matched, uncached)
             at -= len(group.nodes)
         raise IndexError(f"no candidate of rank {rank}")

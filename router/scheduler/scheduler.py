@@ -3,7 +3,8 @@
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
@@ -23,8 +24,7 @@ from trunkline.shared.wire import Finished, Load
 _WEIGH_S = 0.05
 
 
-@dataclass(slots=True)
-class Ticket:
+class Ticket(msgspec.Struct, gc=False):
     """A request that was sent to a node, until it is finished there."""
 
     choice: Choice
@@ -155,8 +155,12 @@ class Scheduler(NodeListener):
         """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
         held = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
         if held:
-            tokens = {count: keys.tokens_at(unsampled(count, chain)) for count in set(held.values())}
-            held = {node: tokens[count] for node, count in held.items()}
+            counted: dict[int, int] = {}
+            for node, count in held.items():
+                tokens = counted.get(count)
+                if tokens is None:
+                    tokens = counted[count] = keys.tokens_at(unsampled(count, chain))
+                held[node] = tokens
         if not group.assumed:
             flat = iter(memoryview(self._index.match(chain)).cast("I"))
             for node, device, host, disk in zip(flat, flat, flat, flat, strict=True):

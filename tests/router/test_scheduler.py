@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from tests.router.fleet import RATE, Fleet, text, tokens
 from trunkline.router.body import Prompt
@@ -74,7 +75,7 @@ def test_nothing_is_assumed_across_tenants_or_models() -> None:
     assert fleet.send(text(1), "aa").choice.matched > 0
     assert fleet.send(text(1), "bb").choice.matched == 0
     fleet.nodes[0].models = None
-    assert fleet.send(text(1)._replace(model="other"), "aa").choice.matched == 0
+    assert fleet.send(replace(text(1), model="other"), "aa").choice.matched == 0
 
 
 def test_nodes_of_several_namespaces_are_ranked_together() -> None:
