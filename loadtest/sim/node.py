@@ -11,7 +11,7 @@ import math
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.builtin.meter import Meter
-from trunkline.agent.engine.order import due
+from trunkline.agent.engine.order import due, ends_step
 from trunkline.loadtest.sim.profile import Profile, Step, pairs
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Load
@@ -173,8 +173,10 @@ class EngineModel:
         budget = profile.step_tokens - decodes
         chunks: list[tuple[Job, int]] = []
         admits = True
-        for job in self._queue():
-            if budget <= 0:
+        complete = 0
+        queue = self._queue()
+        for place, job in enumerate(queue):
+            if budget <= 0 or self._ends(job, budget, complete, len(queue) - place):
                 break
             if not job.pages:
                 admits = admits and len(self._prefills) + decodes < profile.max_running and self._admit(job, now)
@@ -183,6 +185,7 @@ class EngineModel:
                 self._waiting.remove(job)
                 self._prefills.append(job)
             budget -= self._take(job, budget, chunks)
+            complete += job.computed == job.prompt_tokens
         self._chunks, self._began = chunks, now
         if chunks:
             tokens = sum(count for _, count in chunks)
@@ -200,10 +203,16 @@ class EngineModel:
         rate = self._prefill_rate.rate
         patience = self._patience / rate if rate else 0.0
 
-        def key(job: Job) -> float:
-            return due(job.arrived_at, job.prompt_tokens - (job.computed if job.pages else job.expected), patience)
+        return sorted((*self._prefills, *self._waiting), key=lambda job: due(job.arrived_at, self._left(job), patience))
 
-        return sorted((*self._prefills, *self._waiting), key=key)
+    def _ends(self, job: Job, budget: int, complete: int, waiting: int) -> bool:
+        """Whether the step had better end before this prompt."""
+        tokens = min(budget, self._left(job))
+        return self._patience > 0 and ends_step(tokens, complete, waiting, self._profile.step_tokens)
+
+    def _left(self, job: Job) -> int:
+        """Tokens of a prompt still to compute, as far as is known."""
+        return job.prompt_tokens - (job.computed if job.pages else job.expected)
 
     def _take(self, job: Job, budget: int, chunks: list[tuple[Job, int]]) -> int:
         """Plans the next chunk of a prompt. Pages that it fills are shared from now on: whoever is admitted after it,

@@ -104,7 +104,7 @@ def test_decodes_come_before_prefill() -> None:
 
 
 def test_admission_is_first_come_first_served_up_to_max_running() -> None:
-    bench = Bench(pages=40, max_running=2, step_tokens=64)
+    bench = Bench(pages=40, patience=0.0, max_running=2, step_tokens=64)
     first, second, third = (bench.add(range(base, base + 10), max_tokens=3) for base in (0, 100, 200))
     assert [s for s, _, _ in bench.plan()] == [first, second]
     assert [s for s, _, _ in bench.plan()] == [first, second]
@@ -135,7 +135,7 @@ def test_a_burst_of_equal_new_prefixes_computes_them_once() -> None:
 
 
 def test_others_pass_those_that_wait_for_a_page() -> None:
-    bench = Bench(pages=200, max_running=16, step_tokens=64)
+    bench = Bench(pages=200, patience=0.0, max_running=16, step_tokens=64)
     owner = bench.add(range(160), max_tokens=1)
     bench.step()
     waits = bench.add([*range(160), 1], max_tokens=1)
@@ -212,7 +212,15 @@ def test_a_short_prompt_overtakes_a_long_one_that_is_half_done() -> None:
     long = bench.add(range(640), max_tokens=1)
     bench.step()
     short = bench.add(range(1000, 1032), max_tokens=1, at=0.64)
-    assert bench.plan() == [(short, 0, 32), (long, 64, 32)]
+    assert bench.plan() == [(short, 0, 32)]
+    assert bench.plan() == [(long, 64, 64)]
+
+
+def test_a_step_is_filled_for_as_many_as_would_wait_for_another() -> None:
+    """Of a step of 64 tokens the fixed part is worth two: 4 tokens hold up one prompt, and spare three the wait."""
+    bench = Bench(pages=100, prefill_rate=100.0, max_running=8, step_tokens=64)
+    prompts = [bench.add(range(1000 * number, 1000 * number + size)) for number, size in enumerate((3, 4, 5, 6))]
+    assert [s for s, _, _ in bench.plan()] == prompts[:2]
 
 
 def test_a_long_prompt_is_overtaken_only_for_so_long() -> None:

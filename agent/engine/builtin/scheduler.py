@@ -1,11 +1,11 @@
 """Which tokens the next step computes: continuous batching with chunked prefill over demand-paged KV.
 
 Decodes come first, then chunks of prefill in the order of `engine/order.py`, under one token budget: a prompt that is
-due sooner is admitted and computed before one that is half done, and one whose pages are on their way back from a lower
-tier, or computed by another sequence, lets others pass. Pages are taken as tokens appear; when none is left, the
-youngest sequence gives its pages back and starts over (what it had committed stays in the cache, so it usually finds
-most of it again). The oldest is never preempted for a younger one, and any accepted sequence fits alone: somebody
-always proceeds.
+due sooner is admitted and computed before one that is half done, the step may end with it, and one whose pages are on
+their way back from a lower tier, or computed by another sequence, lets others pass. Pages are taken as tokens appear;
+when none is left, the youngest sequence gives its pages back and starts over (what it had committed stays in the cache,
+so it usually finds most of it again). The oldest is never preempted for a younger one, and any accepted sequence fits
+alone: somebody always proceeds.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
-from trunkline.agent.engine.order import due
+from trunkline.agent.engine.order import due, ends_step
 from trunkline.shared.names import PAGE_TOKENS
 
 MOST_FETCHES = 4
@@ -72,8 +72,10 @@ class Scheduler:
         for sequence in [sequence for sequence in self.running if sequence.missing == 1]:
             budget -= self._extend(sequence, budget, chunks)
         admits = True
-        for sequence in self._queue(prefill_rate):
-            if not budget:
+        complete = 0
+        queue = self._queue(prefill_rate)
+        for place, sequence in enumerate(queue):
+            if not budget or self._ends(sequence, budget, complete, len(queue) - place):
                 break
             if sequence.admitted:
                 budget -= self._extend(sequence, budget, chunks)
@@ -82,6 +84,7 @@ class Scheduler:
                 admits = len(self.running) < self._limits.max_running and self._admit(sequence, budget, chunks)
                 if sequence in chunks:
                     budget -= chunks[sequence].count
+            complete += sequence in chunks and chunks[sequence].samples
         return list(chunks.values())
 
     def advance(self, chunk: Chunk) -> None:
@@ -119,6 +122,11 @@ class Scheduler:
             (*prefills, *self.waiting),
             key=lambda s: due(s.submitted_at, self._left(s), patience, s.generation.priority),
         )
+
+    def _ends(self, sequence: Sequence, budget: int, complete: int, waiting: int) -> bool:
+        """Whether the step had better end before this sequence."""
+        tokens = min(budget, self._left(sequence))
+        return self._limits.patience > 0 and ends_step(tokens, complete, waiting, self._limits.step_tokens)
 
     def _left(self, sequence: Sequence) -> int:
         """Tokens that a prompt still needs; none for one that was preempted in decode, whose reader waits already."""
