@@ -67,6 +67,26 @@ def cache(
     _show("cache", run(rounds, folder), json_file)
 
 
+@bench.command()
+def fairness(
+    trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
+    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,
+    nodes: Annotated[int, typer.Option(min=1)] = 8,
+    profile: Annotated[str, typer.Option(help="Of the nodes; as for `trunkline sim`.")] = "llama-8b-h100",
+    cache_tokens: Annotated[int, typer.Option(min=1, help="Of one node.")] = 400_000,
+    util: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the fleet, before the flood.")] = 0.4,
+    factor: Annotated[float, typer.Option(min=1.0, help="So many times as much is asked then.")] = 10.0,
+    patience: Annotated[float, typer.Option(min=0.0, help="Order of prefill on the nodes; 0: FCFS.")] = 4.0,
+    requests: Annotated[int, typer.Option(min=10, help="Of the trace's, the first ones.")] = 4000,
+    json_file: _Json = None,
+) -> None:
+    """What a tenant notices when another one floods the fleet, in the simulator."""
+    from trunkline.loadtest.bench.fairness import Scenario, run
+
+    scenario = Scenario(nodes, profile, cache_tokens, util, factor, patience, requests)
+    _show("fairness", run(trace, block_tokens, scenario), json_file)
+
+
 def _peers(given: list[str] | None) -> dict[str, str]:
     peers = dict(peer.partition("=")[::2] for peer in given or ())
     for name, url in peers.items():

@@ -40,7 +40,7 @@ def router(
     ] = None,
     max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
     max_held: Annotated[
-        int, typer.Option(min=0, help="Requests that wait for a node with room; beyond it clients get 429.")
+        int, typer.Option(min=1, help="Requests that wait for a node with room; beyond it clients get 429.")
     ] = _ADMISSION.max_held,
     queue_deadline: Annotated[
         float, typer.Option(min=1.0, help="Seconds that they wait at most; then clients get 503.")

@@ -67,13 +67,13 @@ class AdmissionSettings:
     """Requests that wait for nodes; beyond it clients get 429."""
     max_held_bytes: int = 256 << 20
     """Of their bodies."""
-    depth_s: float = 0.25
+    depth_s: float = 0.1
     """Prefill sent to a node ahead of what it computes, when there are several tenants. A request waits for about as
     much, whatever others do; less keeps nodes from filling their steps."""
     credit_s: float = 30.0
     """Work of a node that a tenant may have in a burst, before others, for not having used its share until then."""
-    free_share: float = 4.0
-    """KV that a tenant's requests may take up on a node, as a multiple of what is free there: alone it uses 4/5."""
+    free_share: float = 2.0
+    """KV that a tenant's requests may take up on a node, as a multiple of what is free there: alone it uses 2/3."""
     reply_price: float = 2.0
     """Tokens of a prompt that a token of a reply costs a tenant: the price in Sheng et al., "Fairness in Serving Large
     Language Models" (OSDI 2024)."""

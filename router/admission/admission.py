@@ -125,13 +125,11 @@ class Admission:
         one.seconds = work_s * load.pace.slowness
         one.cost = work_s + self._reply_s(one.flow.reply_tokens)
         one.room = choice.uncached + int(one.flow.reply_tokens)
-        goes = not lane.held and lane.takes(one, now)
-        if not goes:
-            self._make_place(one, now)
         lane.tag(one)
-        if goes:
+        if not lane.held and lane.takes(one, now):
             self._send(one, lane, now)
             return
+        self._make_place(one, lane, now)
         if not self.held:
             self._drain.start(now)
             self.deadline = 0.0
@@ -156,8 +154,7 @@ class Admission:
             return
         if one.held:
             self._unhold(one, lane)
-            lane.charge(one.flow, -one.cost)  # It was not computed.
-            self._refund(one)
+            self._refund(one, lane)
         else:
             self.begin(one)
             if one.sent:
@@ -239,7 +236,9 @@ class Admission:
         if not self.held:
             self.deadline = inf
 
-    def _refund(self, one: Passage) -> None:
+    def _refund(self, one: Passage, lane: Lane) -> None:
+        """It will not be computed."""
+        lane.charge(one.flow, -one.cost)
         if one.flow.bucket is not None:
             one.flow.bucket.give(one.tokens)
 
@@ -248,7 +247,7 @@ class Admission:
             if one.held:
                 one.waiter.reroute()
 
-    def _make_place(self, one: Passage, now: float) -> None:
+    def _make_place(self, one: Passage, lane: Lane, now: float) -> None:
         """For one more that waits: the flow that takes up most room, for its weight, gives up its newest.
 
         Raises Overloaded if that is this one's own flow.
@@ -262,7 +261,7 @@ class Admission:
         while self.held >= settings.max_held or self.held_bytes + one.size > settings.max_held_bytes:
             fullest = max(self.flows, key=lambda flow: share(flow, 0, 0))
             if share(fullest, 0, 0) <= share(one.flow, 1, one.size):
-                self._refund(one)
+                self._refund(one, lane)
                 raise self._full(one, now)
             newest = next(reversed(fullest.held))
             newest.waiter.refuse(self._full(newest, now))

@@ -3,13 +3,14 @@
 Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) for a server that takes several requests at once (SFQ(D),
 Jin, Chase and Kaur, SIGMETRICS 2004):
 
-    tag    = max(virtual time, the flow's finish)      virtual time at which the request's service starts
-    finish = tag + cost / weight                       where the flow's next request starts if it is backlogged
-    virtual time = tag of the request sent last
+    tag    = max(virtual time - credit, the flow's finish)     virtual time at which the request's service starts
+    finish = tag + cost / weight                               where the flow's next one starts if it is backlogged
+    virtual time = the highest tag that was sent, from 0
 
-Lower tags go first, within a priority. A flow that was idle joins at the present: it is neither owed for the past nor
-punished for what it used while nobody else wanted it. What is sent ahead is bounded for each flow by itself, so that
-one within its share need not wait for others' long prompts here: the node may let it pass them.
+Lower tags go first, within a priority. A flow that was idle is owed at most the credit, and not punished for what it
+used while nobody else wanted it. The flow that is ahead of the others is sent while the node has
+little to do; one that is behind while it has little to do of its own, so that it need not wait here for others' long
+prompts, which the node may let it pass.
 
 Order alone is not enough: what is under way keeps its KV for as long as its reply takes. So a flow's requests under way
 may take up no more than a multiple of what is free (dynamic thresholds: Choudhury and Hahne, IEEE/ACM ToN 1998), which
@@ -56,12 +57,14 @@ class Lane:
         "_busy_until",
         "_finish",
         "_free",
+        "_furthest",
         "_here",
         "_reported_s",
         "_settings",
         "_shared",
         "_time",
         "_unbegun",
+        "_unbegun_s",
         "_weights",
         "held",
         "load",
@@ -79,8 +82,11 @@ class Lane:
         self._weights = 0.0
         """Of the flows that are held."""
         self._time = 0.0
+        self._furthest = -inf
+        """Finish of what was sent, of the flow that is ahead of all others."""
         self._finish: dict[Flow, float] = {}
         self._unbegun = 0
+        self._unbegun_s = 0.0
         self._busy_until = 0.0
         """When the node is through with what was sent, if it is as fast as expected."""
         self._reported_s = 0.0
@@ -92,8 +98,8 @@ class Lane:
         return not self.load.full and self._leaves_room(one)
 
     def takes(self, one: Passage, now: float) -> bool:
-        """Whether it may be sent now, if nobody is before it."""
-        return self._ahead_s(one.flow, now) < self._settings.depth_s and self.fits(one)
+        """Whether it may be sent now, if nobody is before it. It has its tag."""
+        return self._before_s(one, now) < self._settings.depth_s and self.fits(one)
 
     def overtaken_s(self, flow: Flow, seconds: float) -> float:
         """Of what is held here, what goes after a request of this flow that comes now: others' beyond their share."""
@@ -117,7 +123,9 @@ class Lane:
     def send(self, one: Passage, now: float) -> None:
         one.sent, one.begun = True, False
         self._time = max(self._time, one.tag)
+        self._furthest = max(self._furthest, one.tag + one.cost / one.flow.limits.weight)
         self._unbegun += 1
+        self._unbegun_s += one.seconds
         self._busy_until = max(self._busy_until, now) + one.seconds
         here = self._of(one.flow)
         here.unbegun_s += one.seconds
@@ -128,12 +136,13 @@ class Lane:
         """Its response began, or it will not begin here."""
         one.begun = True
         self._unbegun -= 1
+        self._unbegun_s -= one.seconds
         self._here[one.flow].unbegun_s -= one.seconds
         if not self._unbegun:
-            self._busy_until = 0.0
+            self._unbegun_s = self._busy_until = 0.0
             if not self.held:  # Nobody waits for anybody: virtual time starts over.
                 self._finish.clear()
-                self._time = 0.0
+                self._time, self._furthest = 0.0, -inf
 
     def end(self, one: Passage) -> None:
         """It is not under way here any more."""
@@ -183,7 +192,7 @@ class Lane:
                     heappop(here.waiting)
                 if (first is None or here.waiting[0] < first) and self._leaves_room(here.waiting[0][3]):
                     first = here.waiting[0]
-        if first is None or self._ahead_s(first[3].flow, now) >= self._settings.depth_s:
+        if first is None or self._before_s(first[3], now) >= self._settings.depth_s:
             return None  # Nobody passes the first one: the node has enough to do, and others' turns come later.
         return first[3]
 
@@ -203,16 +212,19 @@ class Lane:
             if tier.tier is Tier.DEVICE:
                 self._free = (tier.free + tier.cached) * PAGE_TOKENS
 
-    def _ahead_s(self, flow: Flow, now: float) -> float:
-        """Prefill of the flow that the node has before it.
+    def _before_s(self, one: Passage, now: float) -> float:
+        """Prefill that the node has before it: all, or of a flow that is behind its own.
 
         What has not begun is the most that it can be. But a reply that is not streamed begins with its last token, so
         it is also no more than what is left at the expected pace, or was as of the last report if that is more.
         """
-        here = self._here.get(flow)
-        if not self._shared or here is None:
+        if not self._shared:
             return 0.0
-        return min(here.unbegun_s, max(self._busy_until - now, self._reported_s))
+        unbegun_s = self._unbegun_s
+        if one.tag < self._furthest:
+            here = self._here.get(one.flow)
+            unbegun_s = here.unbegun_s if here is not None else 0.0
+        return min(unbegun_s, max(self._busy_until - now, self._reported_s))
 
     def _leaves_room(self, one: Passage) -> bool:
         """Whether its flow then leaves enough KV to others. Only the one that takes most, for its weight, owes any."""

@@ -49,13 +49,15 @@ def test_a_node_that_has_room_is_preferred_to_a_better_one_that_has_none() -> No
     assert third.held
 
 
-def test_what_is_sent_ahead_is_bounded_for_each_tenant_by_itself() -> None:
+def test_who_is_behind_need_not_wait_here_and_who_is_ahead_waits_for_it() -> None:
     gate = Gate([A, B], depth_s=1.5)
     a = [gate.ask("a") for _ in range(4)]
     assert [one.sent for one in a] == [True, True, False, False]
     b = gate.ask("b")
     assert b.sent
     a[0].begin()
+    assert not a[2].sent
+    b.begin()
     assert a[2].sent
     assert not a[3].sent
 

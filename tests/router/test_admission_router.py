@@ -185,6 +185,8 @@ def test_limits_and_priorities_of_tenants(tmp_path: Path) -> None:
         agent = FakeAgent("a")
         who = tenants(tmp_path, a="tokens_per_second = 0.01\nburst_tokens = 200\npriority = -3")
         async with agent, serving([agent], tenants=who) as served:
+            (node,) = served.router.context.registry.nodes
+            await until(lambda: node.summary == "exact")  # What is reported from now on is heard.
             assert (await ask(served.port, of("a", priority=-3))).status == 200
             over = await ask(served.port, of("a"))
             assert (over.status, over.error["code"]) == (429, "rate_limit_exceeded")
