@@ -19,7 +19,7 @@ LONG = range(100, 120)
 def test_names() -> None:
     assert find_policies("preble, random,preble") == ["preble", "random"]
     assert find_policies("all") == list(POLICIES)
-    with pytest.raises(ConfigError, match=r"'best' is not known; there are trunkline, round_robin, .*global_pool_rr"):
+    with pytest.raises(ConfigError, match=r"'best' is not known; there are trunkline, trunkline_x2, .*global_pool_rr"):
         find_policies("random,best")
 
 

@@ -13,12 +13,15 @@ from trunkline.loadtest.sim.policies.plain import GlobalPoolRoundRobin, LeastReq
 from trunkline.loadtest.sim.policies.preble import Preble
 from trunkline.loadtest.sim.policies.ray_prefix import RayPrefix
 from trunkline.loadtest.sim.policies.trunkline import Trunkline
+from trunkline.loadtest.sim.policies.trunkline_x2 import TrunklineX2
 from trunkline.shared.errors import ConfigError
 
 __all__ = ["POLICIES", "Policy", "Setup", "View", "find_policies"]
 
 POLICIES: dict[str, Callable[[Setup, View], Policy]] = {
     "trunkline": Trunkline,
+    "trunkline_x2": TrunklineX2,
+    "trunkline_x2_silent": partial(TrunklineX2, telling=False),
     "round_robin": RoundRobin,
     "random": Random,
     "least_request": LeastRequest,

@@ -6,6 +6,7 @@ Prompts are page-token ids, 16 to a block, so every token count and rate that th
 from collections.abc import Mapping
 from dataclasses import replace
 
+from trunkline.kernels.core import PrefixIndex
 from trunkline.loadtest.sim.node import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View
 from trunkline.router.body import Prompt
@@ -38,12 +39,15 @@ class Trunkline(Policy):
         defaults = SchedulerSettings()
         scale = PAGE_TOKENS / setup.block_tokens
         settings = replace(defaults, prefill_rate=defaults.prefill_rate * scale, seed=setup.seed)
-        self.scheduler = Scheduler(view.index, settings, clock=lambda: self._now)
+        self.scheduler = self._open(view.index, settings)
         self._nodes = tuple(_VirtualNode(index, f"http://node-{index}:80") for index in range(setup.nodes))
         models: Mapping[str, ServedModel | None] = {MODEL: ServedModel(MODEL, NAMESPACE, context=0)}
         for node in self._nodes:
             node.models = models
         self._tickets: dict[int, Ticket] = {}
+
+    def _open(self, index: PrefixIndex, settings: SchedulerSettings) -> Scheduler:
+        return Scheduler(index, settings, clock=lambda: self._now)
 
     def place(self, job: Job, now: float) -> int:
         self._now = now
