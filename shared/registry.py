@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qs, quote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from trunkline.shared.errors import ConfigError
 
@@ -75,7 +75,7 @@ def registry_address(url: str, password_file: Path | None) -> RegistryAddress:
     database = _database(parts, options)
     shown = f"unix://{parts.path}" if parts.scheme == "unix" else f"{parts.scheme}://{parts.hostname}:{port or 6379}"
     query = f"?{parts.query}" if parts.query else ""
-    user = f"{quote(parts.username or '')}@" if parts.username else ""
+    user = f"{parts.username}@" if parts.username else ""
     host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or ""
     plain = f"{parts.scheme}://{user}{host}{f':{port}' if port else ''}{parts.path}{query}"
     return RegistryAddress(f"{shown}/{database}", database, plain, _password(parts, password_file))
@@ -91,7 +91,7 @@ def explained(error: BaseException) -> str:
     text = str(error) or (f"no answer within {ANSWER_S:g} s" if isinstance(error, TimeoutError) else repr(error))
     if "HELLO" in text or "password" in text:
         return f"it wants a password, or another one (--registry-password-file or {PASSWORD_VARIABLE}): {text}"
-    return text
+    return text.rstrip(".")
 
 
 def _database(parts: SplitResult, options: dict[str, list[str]]) -> int:
@@ -107,4 +107,4 @@ def _password(parts: SplitResult, path: Path | None) -> str | None:
             return path.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"registry password file {path} cannot be read: {error}") from None
-    return os.environ.get(PASSWORD_VARIABLE) or parts.password
+    return os.environ.get(PASSWORD_VARIABLE) or (unquote(parts.password) if parts.password else None)

@@ -4,7 +4,7 @@ One task, which does everything again from the start when anything fails:
 
     connect ── hello ──┬── listen: notices and batches, the own ones too: they show that all of it works
        ▲               ├── renew: the lease, the list of members
-       │  pause        └── publish: batches, a few ms after something changed; a whole one every WHOLE_S
+       │  pause        └── publish: a batch when something changed; a whole one every WHOLE_S
        └──────────────────── error, or own batches that do not come back
 """
 
@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
 FLUSH_S = 0.005
-"""How long changes gather before a batch is sent."""
+"""From one batch to the next at least: changes gather meanwhile, the first one after a pause is sent at once."""
 WHOLE_S = 0.5
 ECHO_S = 2.0
 """Own batches that do not come back for so long: the connection is made anew."""
@@ -76,7 +76,8 @@ class Link:
         self._clock = clock
         self._echo_at = 0.0
         self._pending = asyncio.Event()
-        self._whole = True
+        self._whole = False
+        """Somebody asked for a whole batch."""
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
@@ -172,25 +173,21 @@ class Link:
             await asyncio.sleep(jittered(RENEW_S))
 
     async def _publish(self, redis: "Redis") -> None:
-        self._whole = True
-        due = self._clock()
+        due = 0.0
         while True:
-            wait = due - self._clock()
-            if not self._whole and wait > 0:
-                try:
-                    async with asyncio.timeout(wait):
-                        await self._pending.wait()
-                    await asyncio.sleep(FLUSH_S)
-                except TimeoutError:
-                    pass
-            self._pending.clear()
-            whole = self._whole or self._clock() >= due
+            now = self._clock()
+            whole = self._whole or now >= due
             if whole:
-                due = self._clock() + WHOLE_S
+                due = now + WHOLE_S
             self._whole = False
-            batch = self._outbox.take(self._registry.nodes, self._clock(), whole=whole)
+            self._pending.clear()
+            batch = self._outbox.take(self._registry.nodes, now, whole=whole)
             async with answering():
                 await redis.publish(self._channel, encode(batch))
+            await asyncio.sleep(max(0.0, now + FLUSH_S - self._clock()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due - self._clock())):
+                    await self._pending.wait()
 
     async def _wait(self, seconds: float) -> None:
         """While there is no connection, shares end in time, and what cannot be sent does not pile up."""

@@ -45,9 +45,9 @@ class Outbox:
         self._changed.add(node)
 
     def take(self, nodes: Iterable[Node], now: float, *, whole: bool) -> Batch:
-        """What to send now; `nodes` is everyone there is."""
+        """What to send now; `nodes` is everyone there is, so what still ends on a node that was removed is not told."""
         shares = []
-        for node in nodes if whole else self._changed:
+        for node in nodes if whole else self._changed.intersection(nodes):
             share = self._load_of(node).share(now)
             if not whole or share.running or share.work > _NEGLIGIBLE:
                 shares.append(NodeShare(node.identity, share))

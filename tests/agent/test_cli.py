@@ -43,6 +43,10 @@ def test_what_is_no_size(text: str) -> None:
         (["--log-level", "loud"], "--log-level"),
         (["--cluster-secret-file", "/does/not/exist"], "/does/not/exist"),
         (["--host", "256.1.1.1"], "256.1.1.1"),
+        (["--advertise", "http://10.0.0.1:8100"], "--registry"),
+        (["--registry", "redis://h", "--advertise", "10.0.0.1"], "http://host:port"),
+        (["--registry", "redis://h", "--host", "0.0.0.0"], "--advertise"),
+        (["--registry", "http://h"], "--registry"),
     ],
 )
 def test_flags_that_cannot_be_used(model_path: Path, flags: list[str], words: str) -> None:

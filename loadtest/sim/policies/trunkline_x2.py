@@ -21,10 +21,11 @@ TRANSIT_S = 0.001
 
 
 class _Replica(Trunkline):
-    """One of the routers. `flushes`: when it has something to tell."""
+    """One of the routers. `flushes`: when it tells what it has to."""
 
     def __init__(self, setup: Setup, view: View) -> None:
         self.flushes: deque[float] = deque()
+        self._flushed_at = 0.0
         super().__init__(setup, view)
         self.peers = Peers(self.scheduler, clock=lambda: self._now)
 
@@ -40,7 +41,8 @@ class _Replica(Trunkline):
         self.peers.receive(batch, self._nodes)
 
     def _wake(self) -> None:
-        self.flushes.append(self._now + FLUSH_S)
+        self._flushed_at = max(self._now, self._flushed_at + FLUSH_S)
+        self.flushes.append(self._flushed_at)
 
 
 class TrunklineX2(Policy):

@@ -200,6 +200,17 @@ def test_the_outbox_wakes_once_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     assert one.wakes == 2
 
 
+def test_a_node_that_was_removed_is_not_told_of_and_not_remembered() -> None:
+    one, other = pair()
+    ticket = one.send(1)
+    removed = ticket.choice.node
+    one.nodes = tuple(node for node in one.nodes if node is not removed)
+    one.scheduler.on_void(removed)
+    one.scheduler.finish(ticket)
+    assert one.tell(other).shares == ()
+    assert removed not in one.scheduler._loads
+
+
 def test_too_many_routers_are_refused_and_counted() -> None:
     one, other = pair()
     batch = one.tell()
