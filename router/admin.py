@@ -2,18 +2,25 @@
 
 import hmac
 import ipaddress
+import time
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 
 from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.context import Context
+from trunkline.router.explain.view import brief, full
 from trunkline.router.metrics import RouterCollector
 from trunkline.router.nodes import NodeState
 from trunkline.router.summaries import SummaryStatus
 from trunkline.shared.errors import Overloaded, RequestError
+
+MAX_LISTED = 1000
+"""Decisions in one answer."""
 
 
 def api(context: Context) -> FastAPI:
@@ -44,6 +51,13 @@ def api(context: Context) -> FastAPI:
     async def on_http_exception(request: Request, error: HTTPException) -> JSONResponse:
         shaped = RequestError(f"{request.method} {request.url.path}: {error.detail}", status=error.status_code)
         return JSONResponse(shaped.body(), error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        field = str(first["loc"][-1])
+        shaped = RequestError(f"{field}: {first['msg']}, not {first['input']!r}", status=422, param=field)
+        return JSONResponse(shaped.body(), shaped.status)
 
     @app.get("/v1/models", dependencies=[Depends(authenticated)])
     async def models() -> dict[str, object]:
@@ -91,6 +105,21 @@ def api(context: Context) -> FastAPI:
     @app.get("/admin/nodes", dependencies=[Depends(privileged)])
     async def nodes() -> dict[str, object]:
         return view(context)
+
+    @app.get("/admin/decisions", dependencies=[Depends(privileged)])
+    async def decisions(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> dict[str, object]:
+        """The newest first."""
+        kept, now, settings = context.decisions, time.monotonic(), context.settings.scheduler
+        listed = [brief(decision, settings, now) for decision in kept.newest(limit)]
+        return {"decisions": listed, "kept": len(kept)}
+
+    @app.get("/admin/decisions/{request_id:path}", dependencies=[Depends(privileged)])
+    async def decision(request_id: str) -> dict[str, object]:
+        found = context.decisions.find(request_id)
+        if found is None:
+            text = f"no decision on request {request_id!r} is kept: unknown, refused before it was placed, or too old"
+            raise RequestError(text, status=404)
+        return full(found, context.settings.scheduler, time.monotonic())
 
     return app
 

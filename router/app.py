@@ -15,6 +15,7 @@ from trunkline.router.access_log import AccessLog
 from trunkline.router.admin import api
 from trunkline.router.admission.admission import Admission
 from trunkline.router.context import Context
+from trunkline.router.explain.decisions import Decisions
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
 from trunkline.router.pools import Pools
@@ -68,6 +69,7 @@ class Router(NodeListener):
             warmup=warmup,
             replicas=replicas,
             access_log=None if settings.access_log is None else AccessLog(settings.access_log),
+            decisions=Decisions(),
         )
 
     def server(self) -> uvicorn.Server:

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from trunkline.router.admin import MAX_LISTED
 from trunkline.router.app import Router, bind
+from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
 from trunkline.router.tenants import Tenants, load_tenants
@@ -19,6 +21,8 @@ from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import load_secret
 
 _ADMISSION, _DEADLINES = AdmissionSettings(), Deadlines()
+_URL = f"http://127.0.0.1:{ROUTER_PORT}"
+_Url = Annotated[str, typer.Option(help="Base URL of the router, or host:port.")]
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -86,7 +90,7 @@ def router(
 
 
 def status(
-    url: Annotated[str, typer.Option(help="Base URL of the router, or host:port.")] = f"http://127.0.0.1:{ROUTER_PORT}",
+    url: _Url = _URL,
     watch: Annotated[bool, typer.Option(help="Keep showing it, once a second, until Ctrl-C.")] = False,
     json: Annotated[bool, typer.Option(help="The router's JSON as it is.")] = False,
 ) -> None:
@@ -97,3 +101,18 @@ def status(
     if watch and json:
         raise ConfigError("--watch and --json exclude each other")
     show(url, watch=watch, as_json=json, token=os.environ.get("TRUNKLINE_ADMIN_TOKEN"))
+
+
+def explain(
+    request_id: Annotated[
+        str | None, typer.Argument(help="As in the response's x-request-id. None: the newest decisions.")
+    ] = None,
+    url: _Url = _URL,
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many of the newest decisions.")] = 20,
+    json: Annotated[bool, typer.Option(help="The router's JSON as it is.")] = False,
+) -> None:
+    """Say why a request went where it went, and what became of it.
+
+    TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it.
+    """
+    show_decisions(request_id, url, limit=limit, as_json=json, token=os.environ.get("TRUNKLINE_ADMIN_TOKEN"))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.router.access_log import AccessLog
 from trunkline.router.admission.admission import Admission
+from trunkline.router.explain.decisions import Decisions
 from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
@@ -34,3 +35,4 @@ class Context:
     replicas: "Replicas | None"
     """None: this router is alone."""
     access_log: AccessLog | None
+    decisions: Decisions

@@ -5,6 +5,7 @@ import http
 import itertools
 import os
 from collections.abc import Callable
+from time import perf_counter
 from typing import Protocol
 
 import msgspec
@@ -222,15 +223,19 @@ class Exchange:
         salt = tenant.salt if tenant is not None else ""
         if context.access_log is not None:
             self.write = self._entry = context.access_log.begin(prompt, salt, self.write)
+        begun = perf_counter()
         if admission.fair and tenant is not None:
             placement = context.scheduler.place(prompt, salt, candidates, admission.relief(tenant))
+            context.decisions.add(self.request_id, placement.decision, perf_counter() - begun)
             try:
                 passage = admission.admit(tenant, prompt.priority, placement.tokens, self.request_id)
             except RequestError as error:
+                placement.decision.refused(error)
                 self.refuse(error)
                 return
         else:
             placement = context.scheduler.place(prompt, salt, candidates)
+            context.decisions.add(self.request_id, placement.decision, perf_counter() - begun)
         self.relay = Relay(context, self, placement, body, prompt.priority, passage)
         self.relay.start()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,6 +19,27 @@ from trunkline.router.summaries import SummaryStatus
 if TYPE_CHECKING:
     from trunkline.router.context import Context
 
+
+class Histogram:
+    """Counts of values up to each bound, as plain numbers."""
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative, as Prometheus wants them."""
+        names = (*map(str, self._bounds), "+Inf")
+        return list(zip(names, accumulate(self._counts), strict=True))
+
+
 FIRST_BYTE_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -24,10 +47,9 @@ class Counters:
     """Since the start. Used on the event loop only."""
 
     __slots__ = (
-        "_first_byte",
-        "_first_byte_sum",
         "broken",
         "disconnects",
+        "first_byte",
         "inflight",
         "matched_tokens",
         "placed_tokens",
@@ -50,27 +72,16 @@ class Counters:
         """Of prompts whose response began, estimated."""
         self.matched_tokens = 0
         """Of these, expected in the chosen node's cache."""
-        self._first_byte = [0] * (len(FIRST_BYTE_BOUNDS) + 1)
-        self._first_byte_sum = 0.0
+        self.first_byte = Histogram(FIRST_BYTE_BOUNDS)
 
     def began(self, seconds: float, matched: int, tokens: int) -> None:
         """A response began so long after the request was complete."""
-        self._first_byte[bisect_left(FIRST_BYTE_BOUNDS, seconds)] += 1
-        self._first_byte_sum += seconds
+        self.first_byte.add(seconds)
         self.matched_tokens += matched
         self.placed_tokens += tokens
 
     def responded(self, status: int) -> None:
         self.responses[status] = self.responses.get(status, 0) + 1
-
-    def first_byte(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative buckets and sum, as Prometheus wants them."""
-        total = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*map(str, FIRST_BYTE_BOUNDS), "+Inf"), self._first_byte, strict=True):
-            total += count
-            buckets.append((bound, total))
-        return buckets, self._first_byte_sum
 
 
 class RouterCollector(Collector):
@@ -100,24 +111,25 @@ class RouterCollector(Collector):
                 accuracy.expected_tokens,
             ),
             ("checked_cached_tokens", "Really cached, of requests that nodes reported.", accuracy.real_tokens),
+            ("checked_requests", "Requests that nodes reported.", accuracy.requests),
+            ("blind_decisions", "Made while a candidate's summary was not known.", context.decisions.blind),
             ("false_promises", "Requests that found under three quarters of what was expected.", accuracy.short),
         ):
             yield CounterMetricFamily(f"trunkline_router_{name}", text, count)
-        if (access_log := context.access_log) is not None:
-            yield CounterMetricFamily(
-                "trunkline_router_access_log_lines", "Written to the access log.", access_log.lines
-            )
-            yield CounterMetricFamily(
-                "trunkline_router_access_log_dropped_lines",
-                "Not written: the disk is full, fails, or is too slow.",
-                access_log.dropped,
-            )
-        buckets, total = counters.first_byte()
-        first_byte = HistogramMetricFamily(
-            "trunkline_router_first_byte_seconds", "From complete request to first byte."
-        )
-        first_byte.add_metric([], buckets, total)
-        yield first_byte
+        log = context.access_log  # Without one there are no samples.
+        lines, dropped = (None, None) if log is None else (log.lines, log.dropped)
+        for name, text, written in (
+            ("lines", "Written to the access log.", lines),
+            ("dropped_lines", "Not written to it: the disk is full, fails, or is too slow.", dropped),
+        ):
+            yield CounterMetricFamily(f"trunkline_router_access_log_{name}", text, written)
+        for name, text, histogram in (
+            ("first_byte", "From complete request to first byte.", counters.first_byte),
+            ("decision", "From decoded request to ranking.", context.decisions.seconds),
+        ):
+            family = HistogramMetricFamily(f"trunkline_router_{name}_seconds", text)
+            family.add_metric([], histogram.buckets(), histogram.sum)
+            yield family
         claims = GaugeMetricFamily("trunkline_router_claimed_keys", "Keys claimed for nodes.", labels=["kind"])
         claims.add_metric(["burst"], scheduler.burst_claims.keys())
         claims.add_metric(["assumed"], scheduler.assumed_claims.keys())
@@ -141,6 +153,10 @@ class RouterCollector(Collector):
         pending = GaugeMetricFamily(
             "trunkline_router_node_pending_tokens", "Uncached tokens placed and not answered.", labels=["node"]
         )
+        report_age = GaugeMetricFamily(
+            "trunkline_router_node_report_age_seconds", "Since a node last reported its load.", labels=["node"]
+        )
+        now = time.monotonic()
         stream = CounterMetricFamily(
             "trunkline_router_node_stream",
             "What happened on a node's event stream: batches, gaps, snapshots, digests that disagree.",
@@ -153,10 +169,12 @@ class RouterCollector(Collector):
             state.add_metric([node.name, node.state], 1)
             summary.add_metric([node.name, node.summary], 1)
             degraded.add_metric([node.name], node.summary is not SummaryStatus.EXACT)
+            if node.load_at:
+                report_age.add_metric([node.name], now - node.load_at)
             load = scheduler.load_of(node)
             running.add_metric([node.name], load.running)
             pending.add_metric([node.name], load.pending)
-        yield from (state, summary, degraded, running, pending, stream)
+        yield from (state, summary, degraded, running, pending, report_age, stream)
         yield from self._index()
 
     def _index(self) -> Iterator[Metric]:

@@ -63,6 +63,7 @@ class Relay:
         "_client",
         "_connection",
         "_context",
+        "_decision",
         "_done",
         "_fields",
         "_limit",
@@ -88,6 +89,7 @@ class Relay:
         self._context = context
         self._client = client
         self._placement = placement
+        self._decision = placement.decision
         self._priority = priority
         self._passage = passage
         """Past the admission. None: it has nothing to do with this request."""
@@ -114,6 +116,7 @@ class Relay:
     def cancel(self) -> None:
         """The client is gone."""
         self._context.counters.disconnects += 1
+        self._decision.error = "the client left"
         self._close()
 
     def abandon(self) -> None:
@@ -140,6 +143,7 @@ class Relay:
     def expire(self) -> None:
         """A deadline has passed."""
         if self._paused:
+            self._decision.error = "the client did not read its response"
             self._close()
             self._client.break_off()
             return
@@ -185,8 +189,10 @@ class Relay:
             context.scheduler.begin(self._ticket)
         if self._passage is not None:
             context.admission.begin(self._passage)
-        now = monotonic()
-        context.counters.began(now - self._started, choice.matched, self._placement.tokens)
+        decision = self._decision
+        decision.status = status
+        decision.first_byte_s = monotonic() - self._started
+        context.counters.began(decision.first_byte_s, choice.matched, self._placement.tokens)
         self._await(context.settings.deadlines.idle)
         if self._connection is not None:
             self._connection.splice(self._client.write)
@@ -228,6 +234,7 @@ class Relay:
 
     def _move_on(self, reason: str) -> None:
         self._context.counters.retries += 1
+        self._decision.failures += ((self._choice.node, reason),)
         log.warning("request %s: node %s: %s; trying the next", self._client.request_id, self._choice.node.name, reason)
         self._settle()
         self._try += 1
@@ -236,6 +243,7 @@ class Relay:
     def _begin(self, choice: Choice) -> None:
         """Tries a node, as soon as it has room."""
         self._choice = choice
+        self._decision.node = choice.node
         self._connection = None
         if self._passage is None and not choice.load.full:
             self.release()
@@ -258,6 +266,8 @@ class Relay:
     def release(self) -> None:
         """Sends the request over a connection that is idle, or a new one."""
         client, context, choice = self._client, self._context, self._choice
+        if self._passage is not None:
+            self._decision.queued_s = monotonic() - self._started
         self._ticket = context.scheduler.start(choice, self._placement, client.request_id)
         pool = context.pools.of(choice.node)
         connection = None if client.unframed else pool.take()
@@ -277,6 +287,7 @@ class Relay:
 
     def refuse(self, error: RequestError) -> None:
         """Answers with an error; nothing has come back yet."""
+        self._decision.refused(error)
         self._close()
         self._client.refuse(error)
 
@@ -296,6 +307,7 @@ class Relay:
         tail = None
         if self._connection is not None and self._fields is not None and is_event_stream(self._fields):
             tail = self._connection.framed_end(b"data: " + msgspec.json.encode(error.body()) + b"\n\n")
+        self._decision.error = error.message
         self._close()
         if tail is None:
             self._client.break_off()
@@ -315,6 +327,7 @@ class Relay:
 
     def _close(self) -> None:
         self._done = True
+        self._decision.total_s = monotonic() - self._started
         self._settle()
         self._context.ticker.forget(self)
         if self._connection is not None:

@@ -3,38 +3,33 @@
 import time
 from typing import Any
 
-import httpx
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.router.ask import asking
+
+PATH = "/admin/nodes"
 
 _STATE_COLOURS = {"ready": "green", "joining": "yellow", "draining": "yellow", "unready": "yellow", "down": "red"}
 
 
 def show(url: str, *, watch: bool, as_json: bool, token: str | None) -> None:
     """Prints the state of the router at `url`; `host:port` will do. Raises TrunklineError if it does not tell."""
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    url = url if "://" in url else f"http://{url}"
-    try:
-        client = httpx.Client(base_url=url, headers=headers, timeout=5.0)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigError(f"--url {url!r} cannot be used: {error}") from None
     console = Console()
-    with client:
+    with asking(url, token) as asker:
         if as_json:
-            print(_fetch(client, url).text)
+            print(asker.get(PATH).text)
             return
         if not watch:
-            console.print(render(_fetch(client, url).json()))
+            console.print(render(asker.get(PATH).json()))
             return
-        with Live(render(_fetch(client, url).json()), console=console, auto_refresh=False) as live:
+        with Live(render(asker.get(PATH).json()), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(1.0)
-                live.update(render(_fetch(client, url).json()), refresh=True)
+                live.update(render(asker.get(PATH).json()), refresh=True)
 
 
 def render(view: dict[str, Any]) -> Group:
@@ -93,18 +88,6 @@ def _registry(registry: dict[str, Any] | None) -> list[tuple[str, str]]:
         for router in registry["routers"]
     ]
     return [("registry", f"{escape(registry['address'])} {state}"), ("other routers", ", ".join(routers) or "none")]
-
-
-def _fetch(client: httpx.Client, url: str) -> httpx.Response:
-    try:
-        response = client.get("/admin/nodes")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise TrunklineError(f"no router answers at {url}: {error}") from None
-    if response.status_code != httpx.codes.OK:
-        raise TrunklineError(
-            f"{url}/admin/nodes answers {response.status_code}: is it a router's, and the token right?"
-        )
-    return response
 
 
 def _pages(tier: dict[str, int] | None) -> str:

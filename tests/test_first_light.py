@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -84,6 +85,25 @@ def test_the_second_question_goes_to_the_node_that_has_the_prompt_and_skips_its_
 
 
 @pytest.mark.timeout(300)
+def test_a_hit_is_explained_with_what_was_really_cached(cluster: Cluster) -> None:
+    first = _ask(cluster, _chat("Which shelf holds books about engines?"))
+    second = _until_summary_arrives(cluster, lambda: _ask(cluster, _chat("Which shelf holds books about stars?")))
+    usage = second.json()["usage"]
+    deadline = time.monotonic() + 10
+    while (view := _explained(cluster, second))["outcome"]["reported"] is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert view["node"] == first.headers["x-trunkline-node"]
+    assert view["matched_tokens"] == int(second.headers["x-trunkline-matched-tokens"])
+    assert view["candidates"][0]["node"] == view["node"]
+    assert view["candidates"][0]["tiers"]["device"] > 900
+    assert view["outcome"]["status"] == 200
+    reported = view["outcome"]["reported"]
+    assert reported["cached_tokens"] == usage["prompt_tokens_details"]["cached_tokens"] > 900
+    assert reported["prompt_tokens"] == usage["prompt_tokens"]
+    assert 0 < reported["prefill_s"] < view["outcome"]["first_byte_s"] <= view["outcome"]["total_s"]
+
+
+@pytest.mark.timeout(300)
 def test_the_same_answer_with_and_without_the_cache(cluster: Cluster) -> None:
     messages = _chat("Which shelf is about rivers?")
     answers = {_ask(cluster, messages).json()["choices"][0]["message"]["content"] for _ in range(3)}
@@ -147,6 +167,12 @@ def _ask(cluster: Cluster, messages: list[dict[str, str]]) -> httpx.Response:
     response = httpx.post(f"{cluster.url}/v1/chat/completions", json=body, timeout=120)
     assert response.status_code == 200, response.text
     return response
+
+
+def _explained(cluster: Cluster, response: httpx.Response) -> dict[str, Any]:
+    command = [sys.executable, "-m", "trunkline.shared.cli", "explain", response.headers["x-request-id"], "--json"]
+    shown = subprocess.run([*command, "--url", cluster.url], capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(shown.stdout)  # type: ignore[no-any-return]
 
 
 def _until_summary_arrives(cluster: Cluster, ask: Callable[[], httpx.Response]) -> httpx.Response:

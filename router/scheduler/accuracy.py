@@ -1,5 +1,6 @@
 """Compares what placements promised with what nodes found, and learns from it how many bytes a token has."""
 
+from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.placement import Placement
 from trunkline.shared.wire import Finished
 
@@ -15,7 +16,8 @@ class Accuracy:
 
     def __init__(self, bytes_per_token: float) -> None:
         self._prior = bytes_per_token
-        self._waiting: dict[str, tuple[Placement, int]] = {}
+        self._waiting: dict[str, tuple[Decision, int, int]] = {}
+        """With tokens expected and bytes of text, by request."""
         self._seen: dict[str, tuple[float, float]] = {}
         """Bytes and tokens by model, older ones fading."""
         self.prompt_tokens = 0
@@ -30,21 +32,22 @@ class Accuracy:
         waiting = self._waiting
         if len(waiting) >= MAX_WAITING:
             del waiting[next(iter(waiting))]
-        waiting[request_id] = (placement, matched)
+        waiting[request_id] = (placement.decision, matched, placement.text_bytes)
 
     def finished(self, finished: Finished) -> None:
         """A node reports. Requests of other routers are not ours to judge."""
         expected = self._waiting.pop(finished.request_id, None)
         if expected is None:
             return
-        placement, matched = expected
+        decision, matched, text_bytes = expected
+        decision.finished = finished
         self.requests += 1
         self.prompt_tokens += finished.prompt_tokens
         self.expected_tokens += matched
         self.real_tokens += finished.cached_tokens
         self.short += 4 * finished.cached_tokens < 3 * matched
-        if placement.text_bytes and finished.prompt_tokens > 0:
-            self._learn(placement.model, placement.text_bytes, finished.prompt_tokens)
+        if text_bytes and finished.prompt_tokens > 0:
+            self._learn(decision.model, text_bytes, finished.prompt_tokens)
 
     def bytes_per_token(self, model: str) -> float:
         seen = self._seen.get(model)

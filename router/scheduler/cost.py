@@ -10,7 +10,10 @@ request itself longer, but fewer come by behind it. So a slow node gets its shar
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from trunkline.router.scheduler.prefill import Prices
 
 MIN_WEIGHT, MAX_WEIGHT = 0.05, 0.5
 """Of the wait. However busy the fleet, a queue counts for something; however idle, computing a prefix again costs more
@@ -22,11 +25,63 @@ _FULL_S = 1e9
 Offer = tuple[float, float, float]
 """What a node could do for a request: work and wait in seconds, and its load, 1 when it is full. The wait at
 a fast node may be negative, but never by more than the work."""
+TERMS = ("work_s", "wait_s", "load")
+"""Names of an offer's parts, for people."""
 
 
 def queue_weight(rho: float) -> float:
     """Weight of a second of waiting, against a second of work, at fleet utilisation `rho`."""
     return min(MAX_WEIGHT, max(MIN_WEIGHT, 1.0 - rho))
+
+
+class Account(Protocol):
+    """What the cost needs to know of a node; `NodeLoad` is one, and so is what a decision kept of it."""
+
+    @property
+    def wait_s(self) -> float: ...
+    @property
+    def excess(self) -> float: ...
+    @property
+    def fill(self) -> float: ...
+
+
+def offer(account: Account, work: float) -> Offer:
+    """What a node could do for a request that is so many seconds of work for a node like the fleet."""
+    return work, account.wait_s + work * account.excess, account.fill
+
+
+def weigh(
+    accounts: Sequence[Account], positions: Mapping[int, int], held: Mapping[int, int], tokens: int, prices: Prices
+) -> list[Offer]:
+    """What each node could do for a prompt of so many tokens, of which nodes hold some.
+
+    `held` is by the node's number in the index, `positions` says where in `accounts` that is.
+    """
+    seconds = prices.seconds
+    new = seconds(tokens, 0)
+    offers = [(new, account.wait_s + new * account.excess, account.fill) for account in accounts]
+    for index, matched in held.items():
+        at = positions.get(index)
+        if at is not None:
+            uncached = max(1, tokens - matched)
+            offers[at] = offer(accounts[at], seconds(uncached, tokens - uncached))
+    return offers
+
+
+def relieved(offers: Sequence[Offer], reliefs: Sequence[float]) -> list[Offer]:
+    """Of each wait so many seconds do not count, for the request overtakes them."""
+    return [(work, wait - relief, load) for (work, wait, load), relief in zip(offers, reliefs, strict=True)]
+
+
+def costs(offers: Sequence[Offer], weight: float, limit: float) -> list[float]:
+    """Of each offer. Those above `limit` cost more than any below it."""
+    return [work + weight * wait + (_FULL_S if load > limit else 0.0) for work, wait, load in offers]
+
+
+def near_bound(best: float, tie: float) -> float:
+    """Costs up to this are as good as the best one."""
+    full = _FULL_S if best >= _FULL_S else 0.0
+    return full + (best - full) * (1.0 + tie) + NEGLIGIBLE_S
 
 
 def rank(offers: Sequence[Offer], weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
@@ -35,13 +90,11 @@ def rank(offers: Sequence[Offer], weight: float, limit: float, tie: float, chanc
     Nodes above `limit` come after those below it: a hit does not excuse joining a full node. Among those whose costs
     differ by less than the share `tie`, chance decides, but never for one that is worse in work and wait.
     """
-    costs = [work + weight * wait + (_FULL_S if load > limit else 0.0) for work, wait, load in offers]
-    order = sorted(range(len(costs)), key=costs.__getitem__)
-    best = costs[order[0]]
-    full = _FULL_S if best >= _FULL_S else 0.0
-    bound = full + (best - full) * (1.0 + tie) + NEGLIGIBLE_S
+    prices = costs(offers, weight, limit)
+    order = sorted(range(len(prices)), key=prices.__getitem__)
+    bound = near_bound(prices[order[0]], tie)
     near = 1
-    while near < len(order) and costs[order[near]] <= bound:
+    while near < len(order) and prices[order[near]] <= bound:
         near += 1
     if near > 1:
         order.insert(0, order.pop(_choose(offers, order[:near], chance)))

@@ -17,9 +17,10 @@ report says beyond them all is of somebody who tells nothing.
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from trunkline.router.scheduler.cost import Offer
+from trunkline.router.scheduler.board import writer
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
 from trunkline.router.scheduler.share import NO_SHARE, Share
 from trunkline.router.scheduler.window import WINDOW_S, Recent
@@ -45,8 +46,10 @@ class NodeLoad:
         "_prices",
         "_recent",
         "_reported",
+        "_reported_at",
         "_reported_in",
         "_shared",
+        "_show",
         "_work_at",
         "_work_share",
         "excess",
@@ -61,8 +64,12 @@ class NodeLoad:
         "wait_s",
     )
 
-    def __init__(self, prices: Prices, max_running: int, decode_s: float, now: float) -> None:
+    def __init__(
+        self, prices: Prices, max_running: int, decode_s: float, now: float, show: Callable[..., None]
+    ) -> None:
+        """`show` is told the account whenever it changes: `board.writer`."""
         self._prices = prices
+        self._show = show
         self.pace = Pace(prices)
         self.running = 0
         """Placed by this router and not finished."""
@@ -88,6 +95,7 @@ class NodeLoad:
         self._recent = Recent()
         self._reported = math.inf
         """Backlog in tokens as of the last report."""
+        self._reported_at = -math.inf
         self._reported_in = 0
         """The window in which that came."""
         self._max_running = max_running
@@ -102,6 +110,7 @@ class NodeLoad:
         """Until then the last report counts."""
         self._work_share = 0.0
         self._work_at = now
+        self._settle()
 
     def place(self, uncached: int, matched: int, now: float) -> int:
         """A request is sent. Returns what `begin` wants back: when."""
@@ -141,6 +150,7 @@ class NodeLoad:
         shared = self._shared
         self._recent.turn(self.pending + shared.pending, self.running + shared.running, now)
         self._reported = load.backlog_tokens
+        self._reported_at = now
         self._reported_in = int(now / WINDOW_S)
         backlog = load.backlog_tokens - self._recent.most_pending()
         self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
@@ -167,9 +177,9 @@ class NodeLoad:
         self._recent.place(0, self.pending + others.pending, self.running + others.running, now)
         self._settle()
 
-    def offer(self, work: float) -> Offer:
-        """What the node could do for a request that is so many seconds of work for a node like the fleet."""
-        return work, self.wait_s + work * self.excess, self.fill
+    def retire(self) -> None:
+        """Another account is kept of the node from here on; this one goes on for what is still under way on it."""
+        self._show = writer(bytearray(), 0)
 
     def turn(self, now: float) -> None:
         """Time has gone by: what was reported too long ago is not believed any more."""
@@ -196,6 +206,7 @@ class NodeLoad:
         self.excess = slowness - 1.0
         self.fill = requests / self._max_running
         self.full = requests >= self._batch
+        self._show(self.wait_s, self.excess, self.fill, self._reported_at)
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

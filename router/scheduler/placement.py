@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from trunkline.router.nodes import Node
+from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.shared.namespace import Namespace
 
@@ -41,29 +42,32 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     """What is known of a prompt in one group. `held`: tokens by the node's number in the index."""
 
     group: Group
-    claim: bytes
     held: dict[int, int]
+    tiers: bytes
+    """What summaries say of it: (node, device, host, disk) u32s. Where `held` is more, it is because of claims."""
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
     """Nodes in the order in which to try them; never empty. `tokens` of the whole prompt, estimated."""
 
     matches: list[Match]
+    claims: list[bytes]
+    """Sample of the prompt's chain for each of them."""
     order: list[int]
     """Of all nodes of all matches, numbered one group after the other."""
     tokens: int
     text_bytes: int
-    model: str
+    decision: Decision
 
     def choice(self, rank: int) -> Choice:
         """Rank 0 is the best. Made when it is tried: most never are."""
         at = self.order[rank]
-        for match in self.matches:
+        for match, claim in zip(self.matches, self.claims, strict=True):
             group = match.group
             if at < len(group.nodes):
                 node = group.nodes[at]
                 matched = match.held.get(node.index, 0)
                 uncached = max(1, self.tokens - matched)
-                return Choice(node, group.loads[at], match.claim, group.assumed, matched, uncached)
+                return Choice(node, group.loads[at], claim, group.assumed, matched, uncached)
             at -= len(group.nodes)
         raise IndexError(f"no candidate of rank {rank}")

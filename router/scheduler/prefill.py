@@ -44,6 +44,13 @@ class Prices:
         self.learned = False
         self.assume(rate)
 
+    @classmethod
+    def of(cls, per_token: float, per_pair: float) -> "Prices":
+        """As they once were."""
+        prices = cls(1.0 / per_token)
+        prices.per_token, prices.per_pair = per_token, per_pair
+        return prices
+
     def assume(self, rate: float) -> None:
         """Starts from so many tokens per second, and pairs that cost nothing."""
         self.per_token = 1.0 / rate

@@ -10,9 +10,10 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node, NodeListener
-from trunkline.router.scheduler import cost
+from trunkline.router.scheduler import board, cost
 from trunkline.router.scheduler.accuracy import Accuracy
 from trunkline.router.scheduler.claims import Claims, sample, unsampled
+from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.placement import Choice, Group, Match, Placement
 from trunkline.router.scheduler.prefill import Prices
@@ -22,6 +23,7 @@ from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import Finished, Load
 
 _WEIGH_S = 0.05
+_UNKNOWN = (SummaryStatus.SYNCING, SummaryStatus.STALE)
 
 
 class Ticket(msgspec.Struct, gc=False):
@@ -47,6 +49,9 @@ class Scheduler(NodeListener):
         self._chance = random.Random(settings.seed)  # noqa: S311  # Spreads load; guards nothing.
         self._loads: dict[Node, NodeLoad] = {}
         self.prices = Prices(settings.prefill_rate)
+        self._board = bytearray()
+        self._unknown: frozenset[int] = frozenset()
+        """Nodes, by that number, whose summary is not known, as of the last weighing."""
         self._weigh_at = 0.0
         self._queue_weight = cost.MAX_WEIGHT
         self._groups: dict[str, tuple[Sequence[Node], tuple[Group, ...]]] = {}
@@ -66,29 +71,39 @@ class Scheduler(NodeListener):
         `relief`: of a node's wait, what a request of so much work would overtake.
         """
         keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
-        tokens, seconds = keys.tokens, self.prices.seconds
-        new = seconds(tokens, 0)
+        tokens, prices = keys.tokens, self.prices
         offers: list[cost.Offer] = []
-        matches = []
-        for group in self._grouped(prompt.model, candidates):
+        matches: list[Match] = []
+        claims: list[bytes] = []
+        groups = self._grouped(prompt.model, candidates)
+        settings, now = self._settings, self._clock()
+        weight = self._weight(now)  # First: it brings the accounts up to date.
+        for group in groups:
             chain = keys.chain(group.namespace)
             claim = sample(chain)
-            held = self._match(group, chain, claim, keys)
-            first = len(offers)
-            offers += [(new, load.wait_s + new * load.excess, load.fill) for load in group.loads]
-            for index, matched in held.items():
-                at = group.positions.get(index)
-                if at is not None:
-                    uncached = max(1, tokens - matched)
-                    offers[first + at] = group.loads[at].offer(seconds(uncached, tokens - uncached))
-            if relief is not None:
-                for at, load in enumerate(group.loads, first):
-                    work, wait, fill = offers[at]
-                    offers[at] = (work, wait - relief(load, work), fill)
-            matches.append(Match(group, claim, held))
-        settings = self._settings
-        order = cost.rank(offers, self._weight(self._clock()), settings.load_limit, settings.tie, self._chance)
-        return Placement(matches, order, tokens, keys.text_bytes, prompt.model)
+            claims.append(claim)
+            match = self._match(group, chain, claim, keys)
+            matches.append(match)
+            offers += cost.weigh(group.loads, group.positions, match.held, tokens, prices)
+        reliefs = None
+        if relief is not None:
+            loads = [load for match in matches for load in match.group.loads]
+            reliefs = [relief(load, work) for load, (work, _, _) in zip(loads, offers, strict=True)]
+            offers = cost.relieved(offers, reliefs)
+        order = cost.rank(offers, weight, settings.load_limit, settings.tie, self._chance)
+        decision = Decision(
+            now,
+            prompt.model,
+            tokens,
+            matches,
+            bytes(self._board),
+            weight,
+            prices.per_token,
+            prices.per_pair,
+            self._unknown,
+            reliefs,
+        )
+        return Placement(matches, claims, order, tokens, keys.text_bytes, decision)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
@@ -119,7 +134,8 @@ class Scheduler(NodeListener):
         load = self._loads.get(node)
         if load is None:
             settings = self._settings
-            load = NodeLoad(self.prices, settings.max_running, settings.decode_s, self._clock())
+            show = board.writer(self._board, node.index)
+            load = NodeLoad(self.prices, settings.max_running, settings.decode_s, self._clock(), show)
             self._loads[node] = load
         return load
 
@@ -137,7 +153,9 @@ class Scheduler(NodeListener):
 
     def on_void(self, node: Node) -> None:
         """Requests still under way keep their account: they hold the old `NodeLoad` until they end."""
-        self._loads.pop(node, None)
+        load = self._loads.pop(node, None)
+        if load is not None:
+            load.retire()
         self._groups.clear()
         self.forget(node)
 
@@ -145,13 +163,14 @@ class Scheduler(NodeListener):
         """Of the wait. Utilisation changes over seconds: it is not summed up anew for every request."""
         if now >= self._weigh_at:
             self._weigh_at = now + _WEIGH_S
+            self._unknown = frozenset(node.index for node in self._loads if node.summary in _UNKNOWN)
             loads = self._loads.values()
             for load in loads:
                 load.turn(now)
             self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
         return self._queue_weight
 
-    def _match(self, group: Group, chain: bytes, claim: bytes, keys: PromptKeys) -> dict[int, int]:
+    def _match(self, group: Group, chain: bytes, claim: bytes, keys: PromptKeys) -> Match:
         """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
         held = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
         if held:
@@ -161,13 +180,15 @@ class Scheduler(NodeListener):
                 if tokens is None:
                     tokens = counted[count] = keys.tokens_at(unsampled(count, chain))
                 held[node] = tokens
+        tiers = b""
         if not group.assumed:
-            flat = iter(memoryview(self._index.match(chain)).cast("I"))
+            tiers = self._index.match(chain)
+            flat = iter(memoryview(tiers).cast("I"))
             for node, device, host, disk in zip(flat, flat, flat, flat, strict=True):
                 known = device + host + disk
                 if known > held.get(node, 0):
                     held[node] = known
-        return held
+        return Match(group, held, tiers)
 
     def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[Group, ...]:
         """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""

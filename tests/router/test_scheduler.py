@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.router.fleet import RATE, Fleet, text, tokens
 from trunkline.router.body import Prompt
+from trunkline.router.scheduler import cost
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import Finished, Load, ServedModel
 
@@ -111,7 +112,7 @@ def test_accounts_return_to_zero_whatever_happens() -> None:
         fleet.scheduler.on_load(node, Load())
         fleet.scheduler.on_load(node, Load())
         load = fleet.scheduler.load_of(node)
-        assert (load.running, load.pending, *load.offer(0.0)) == (0,) * 5
+        assert (load.running, load.pending, *cost.offer(load, 0.0)) == (0,) * 5
 
 
 def test_void_node_is_forgotten_and_its_old_requests_end_without_harm() -> None:

@@ -1,0 +1,58 @@
+"""The decisions made last, with what became of the requests: kept as they are, within a bound of memory."""
+
+from collections import deque
+from itertools import islice
+
+from trunkline.router.metrics import Histogram
+from trunkline.router.scheduler.board import ROW_BYTES
+from trunkline.router.scheduler.decision import Decision
+
+MAX_BYTES = 32 << 20
+_BYTES = 1400
+_BYTES_PER_NODE = ROW_BYTES + 108
+"""Of one decision; the most that was measured, for nodes that all hold some of the prompt."""
+SECONDS = (10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3)
+
+
+class Decisions:
+    """Used on the event loop only."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.blind = 0
+        """Made while a candidate's summary was not known."""
+        self.seconds = Histogram(SECONDS)
+        """From a decoded request to its ranking."""
+        self._max_bytes = max_bytes
+        self._kept: deque[Decision] = deque()
+        """Oldest first."""
+        self._board_bytes = 0
+        self._room = 0
+
+    def add(self, request_id: str, decision: Decision, seconds: float) -> None:
+        """A request was ranked, which took so long."""
+        decision.request_id = request_id
+        kept = self._kept
+        kept.append(decision)
+        if len(decision.board) != self._board_bytes:
+            self._resize(len(decision.board))
+        while len(kept) > self._room:
+            kept.popleft().board = b""  # The request may be under way, and hold its decision, for long.
+        self.seconds.add(seconds)
+        if decision.unknown:
+            self.blind += decision.blind
+
+    def find(self, request_id: str) -> Decision | None:
+        """Clients choose ids: of several requests with the same one, the last."""
+        return next((decision for decision in reversed(self._kept) if decision.request_id == request_id), None)
+
+    def newest(self, limit: int) -> list[Decision]:
+        """Newest first."""
+        return list(islice(reversed(self._kept), limit))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _resize(self, board_bytes: int) -> None:
+        """The fleet has grown: decisions are larger, and fewer are kept."""
+        self._board_bytes = board_bytes
+        self._room = max(1, self._max_bytes // (_BYTES + board_bytes // ROW_BYTES * _BYTES_PER_NODE))

@@ -1,0 +1,185 @@
+"""A decision as JSON: costs worked out again by the scheduler's own functions, from the numbers that it kept."""
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from trunkline.router.node import Node
+from trunkline.router.scheduler import cost
+from trunkline.router.scheduler.board import Row, row
+from trunkline.router.scheduler.decision import Decision
+from trunkline.router.scheduler.placement import Match
+from trunkline.router.scheduler.prefill import Prices
+from trunkline.router.settings import SchedulerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A node as the decision saw it. Seconds and tokens."""
+
+    node: Node
+    offer: cost.Offer
+    cost: float
+    """Without regard to the load limit."""
+    ranked: float
+    """With regard to it."""
+    account: Row
+    summary: str
+    """`known`, `unknown`, or `assumed`: the node has no events."""
+    tiers: dict[str, int]
+    """Tokens of the prompt that its summary says it holds, and `claimed`: expected beyond, because recently placed."""
+    matched: int
+
+
+def brief(decision: Decision, settings: SchedulerSettings, now: float) -> dict[str, object]:
+    """What happened, without the candidates. `now` is by the scheduler's clock."""
+    return _brief(decision, _candidates(decision, settings), settings, now)
+
+
+def full(decision: Decision, settings: SchedulerSettings, now: float) -> dict[str, object]:
+    """Everything that is known of the decision; candidates in the order of their cost, what was tried first."""
+    candidates = _candidates(decision, settings)
+    tried = _tried(decision)
+    candidates.sort(key=lambda candidate: candidate.ranked)
+    candidates.sort(key=lambda candidate: tried.index(candidate.node) if candidate.node in tried else len(tried))
+    return _brief(decision, candidates, settings, now) | {
+        "weight": decision.weight,
+        "load_limit": settings.load_limit,
+        "tie": settings.tie,
+        "candidates": [_shown(candidate, decision, settings) for candidate in candidates],
+        "tries": [
+            *({"node": node.name, "failed": reason} for node, reason in decision.failures),
+            *({"node": node.name, "failed": None} for node in tried[len(decision.failures) :]),
+        ],
+    }
+
+
+def _brief(
+    decision: Decision, candidates: list[_Candidate], settings: SchedulerSettings, now: float
+) -> dict[str, object]:
+    served = next((candidate for candidate in candidates if candidate.node is decision.node), None)
+    return {
+        "request_id": decision.request_id,
+        "at": datetime.fromtimestamp(time.time() - (now - decision.at), UTC).isoformat(timespec="milliseconds"),
+        "model": decision.model,
+        "prompt_tokens": decision.tokens,
+        "node": decision.node.name if decision.node is not None else None,
+        "matched_tokens": served.matched if served is not None else None,
+        "blind": decision.blind,
+        "why": _why(decision, candidates, settings),
+        "outcome": _outcome(decision),
+    }
+
+
+def _candidates(decision: Decision, settings: SchedulerSettings) -> list[_Candidate]:
+    """In the order in which the ranking numbers them."""
+    prices = Prices.of(decision.per_token, decision.per_pair)
+    accounts: list[Row] = []
+    offers: list[cost.Offer] = []
+    for match in decision.matches:
+        group = match.group
+        rows = [row(decision.board, node.index) for node in group.nodes]
+        accounts += rows
+        offers += cost.weigh(rows, group.positions, match.held, decision.tokens, prices)
+    if decision.reliefs is not None:
+        offers = cost.relieved(offers, decision.reliefs)
+    costs = cost.costs(offers, decision.weight, math.inf)
+    ranked = cost.costs(offers, decision.weight, settings.load_limit)
+    numbers = zip(offers, costs, ranked, accounts, strict=True)
+    candidates = []
+    for match in decision.matches:
+        tiers = _tiers(match)
+        for node in match.group.nodes:
+            summary = "assumed" if match.group.assumed else "unknown" if node.index in decision.unknown else "known"
+            held = tiers.get(node.index, {"device": 0, "host": 0, "disk": 0})
+            matched = match.held.get(node.index, 0)
+            held["claimed"] = max(0, matched - sum(held.values()))
+            candidates.append(_Candidate(node, *next(numbers), summary, held, matched))
+    return candidates
+
+
+def _tiers(match: Match) -> dict[int, dict[str, int]]:
+    flat = iter(memoryview(match.tiers).cast("I"))
+    return {
+        node: {"device": device, "host": host, "disk": disk}
+        for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)
+    }
+
+
+def _tried(decision: Decision) -> list[Node]:
+    tried = [node for node, _ in decision.failures]
+    if decision.node is not None and decision.node not in tried:
+        tried.append(decision.node)
+    return tried
+
+
+def _shown(candidate: _Candidate, decision: Decision, settings: SchedulerSettings) -> dict[str, object]:
+    reported_at = candidate.account.reported_at
+    terms = dict(zip(cost.TERMS, candidate.offer, strict=True))
+    return {
+        "node": candidate.node.name,
+        "cost_s": candidate.cost,
+        **terms,
+        "full": terms["load"] > settings.load_limit,
+        "report_age_s": decision.at - reported_at if math.isfinite(reported_at) else None,
+        "summary": candidate.summary,
+        "matched_tokens": candidate.matched,
+        "tiers": candidate.tiers,
+    }
+
+
+def _why(decision: Decision, candidates: list[_Candidate], settings: SchedulerSettings) -> list[dict[str, str]]:
+    """Reasons, the first being what the choice rests on. It is about the node that was tried first."""
+    first = next((candidate for candidate in candidates if candidate.node in _tried(decision)[:1]), None)
+    if first is None:
+        return []
+    reasons = []
+    bound = cost.near_bound(min(candidate.ranked for candidate in candidates), settings.tie)
+    near = sum(candidate.ranked <= bound for candidate in candidates)
+    if len(candidates) == 1:
+        reasons.append(("only", f"{first.node.name} was the only node ready for the model"))
+    elif first.ranked > bound:
+        best = min(candidates, key=lambda candidate: candidate.ranked)
+        text = f"{best.node.name} cost the least ({best.cost:.3f} s), but {first.node.name} had room at once"
+        reasons.append(("room", text))
+    elif near > 1:
+        reasons.append(("near_tie", f"{near} nodes cost nearly the same; {first.node.name} was chosen among them"))
+    else:
+        reasons.append(("cost", f"{first.node.name} cost the least: {first.cost:.3f} s"))
+    limit = f"{settings.load_limit:.0%}"
+    cheaper = [one for one in candidates if one.cost < first.cost and one.offer[2] > settings.load_limit]
+    if first.offer[2] > settings.load_limit:
+        reasons.append(("all_full", f"every node was above the load limit of {limit}"))
+    elif cheaper:
+        given_up = min(cheaper, key=lambda candidate: candidate.cost)
+        text = f"{given_up.node.name} cost less ({given_up.cost:.3f} s) but was above the load limit of {limit}"
+        reasons.append(("load_limit", text))
+    if decision.blind:
+        unknown = sum(candidate.summary == "unknown" for candidate in candidates)
+        text = f"blind: what {unknown} of the {len(candidates)} nodes hold was not known"
+        reasons.append(("blind", text))
+    for node, failure in decision.failures:
+        reasons.append(("retry", f"{node.name} was tried and failed: {failure}"))
+    return [{"reason": reason, "text": text} for reason, text in reasons]
+
+
+def _outcome(decision: Decision) -> dict[str, object]:
+    """Numbers are None where they are not known (yet); `reported` is what the node said after the request's end."""
+    reported = None
+    if decision.finished is not None:
+        reported = {
+            name: value for name, value in msgspec.structs.asdict(decision.finished).items() if name != "request_id"
+        }
+    state = "failed" if decision.error else "done" if decision.total_s else "under way"
+    return {
+        "state": state,
+        "status": decision.status or None,
+        "error": decision.error or None,
+        "queued_s": decision.queued_s or None,
+        "first_byte_s": decision.first_byte_s or None,
+        "total_s": decision.total_s or None,
+        "reported": reported,
+    }

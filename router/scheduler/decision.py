@@ -1,0 +1,66 @@
+"""What a ranking rests on, and what became of the request: numbers as they came up, put into words only when asked."""
+
+from collections.abc import Sequence, Set
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trunkline.router.node import Node
+from trunkline.shared.errors import RequestError
+from trunkline.shared.wire import Finished
+
+if TYPE_CHECKING:
+    from trunkline.router.scheduler.placement import Match
+
+
+class Decision(msgspec.Struct, eq=False, gc=False):
+    """Of one request. Made for every request, so it holds what is there anyway, and computes nothing.
+
+    The scheduler fills in the first part, whoever relays the request the second. Seconds.
+    """
+
+    at: float
+    """By the scheduler's clock."""
+    model: str
+    tokens: int
+    """Of the whole prompt, estimated."""
+    matches: "Sequence[Match]"
+    board: bytes
+    """Copy of the nodes' accounts, see `board.row`; empty when the decision is forgotten."""
+    weight: float
+    """Of the wait."""
+    per_token: float
+    per_pair: float
+    """The fleet's prices."""
+    unknown: Set[int]
+    """Nodes, by number in the index, that have a summary which the router did not know."""
+    reliefs: Sequence[float] | None
+    """Of each candidate's wait, what the request overtakes; None: nothing, for there are no fair shares."""
+
+    request_id: str = ""
+    node: Node | None = None
+    """The one tried last."""
+    failures: tuple[tuple[Node, str], ...] = ()
+    """Nodes tried before, and why they did not serve it."""
+    status: int = 0
+    """Of the response; 0: none yet."""
+    queued_s: float = 0.0
+    """From the decision until it was sent to a node, if it had to pass the admission."""
+    first_byte_s: float = 0.0
+    """From the decision to the head of the response."""
+    total_s: float = 0.0
+    """From the decision to the end; 0: under way."""
+    error: str = ""
+    """Why the response is not whole."""
+    finished: Finished | None = None
+    """What the node reported."""
+
+    def refused(self, error: RequestError) -> None:
+        """Instead of a response there was an error."""
+        self.status = error.status
+        self.error = error.message
+
+    @property
+    def blind(self) -> bool:
+        """Whether the summary of a candidate was not known: a hit may have been missed."""
+        return any(not self.unknown.isdisjoint(match.group.positions) for match in self.matches)
