@@ -62,9 +62,9 @@ class DiskTier:
         """Whether the host may let the entry go: it is here too, or nothing gets here."""
         return entry.disk is not None or self.failed
 
-    def turn(self) -> None:
-        """Flips what has landed, keeps room in the host. Never waits."""
-        error = self._land()
+    def turn(self, uses: int) -> None:
+        """Flips what has landed, keeps room in the host. Never waits. What comes is of use as of `uses`."""
+        error = self._land(uses)
         if error is not None and not self.failed:
             self._fail(error)
         elif self.failed:
@@ -89,7 +89,7 @@ class DiskTier:
         self.up = Route(catalog, self.level, host, lower.open_lane("disk-to-host", store.load), lower.batch)
         self.down = Route(catalog, host, self.level, lower.open_lane("host-to-disk", store.save), lower.batch)
         self.up.may_evict = self.may_evict
-        self.offload = Offload(self._catalog, self.down, HOST_MARK, self._clock)
+        self.offload = Offload(self._catalog, self.down, HOST_MARK, lower.burst, self._clock)
         self.on_landed(self._wake)
 
     def _restore(self) -> None:
@@ -98,9 +98,9 @@ class DiskTier:
         if count:
             log.info("disk cache: %d pages found again, indexed in %.3f s", count, time.monotonic() - began)
 
-    def _land(self) -> OSError | None:
+    def _land(self, uses: int) -> OSError | None:
         error = None
-        while move := self.up.land():
+        while move := self.up.land(uses):
             error = move.error or error
             self._bad.update(move.entries[position] for position in move.bad)
         while move := self.down.land():

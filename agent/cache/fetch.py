@@ -8,7 +8,7 @@ from trunkline.agent.cache.entry import GONE, Entry
 class Fetch:
     """Used from the engine thread. First what is on disk comes to the host; to the device, once it is asked for."""
 
-    __slots__ = ("_at", "compute_s", "deadline", "ended", "entries", "seconds", "wanted_at")
+    __slots__ = ("_at", "compute_s", "deadline", "ended", "entries", "reads", "seconds", "wanted_at")
 
     def __init__(self, entries: Sequence[Entry], compute_s: float) -> None:
         """`entries`: in order, parents first. `compute_s`: how long it would take to compute them instead."""
@@ -22,6 +22,8 @@ class Fetch:
         """All came, or no more will."""
         self.seconds = 0.0
         """From when they were wanted to the end."""
+        self.reads = 0
+        """Pages asked of the disk. Each once: one that did not stay in the host will not the next time either."""
         self._at = 0
 
     @property

@@ -68,6 +68,8 @@ class LowerTiers:
     host: HostMemory
     batch: int
     """Pages per move."""
+    burst: int = 0
+    """Pages that a step may take at once."""
     disk: DiskBacking | None = None
     open_lane: Callable[[str, Callable[[Move], None]], Lane] = Lane
 
@@ -77,12 +79,17 @@ class LowerTiers:
         return self.host.pages + (self.disk.store.pages if self.disk is not None else 0)
 
 
-def open_tiers(device: Blocks, host_bytes: int, disk: DiskSettings | None, namespace: Namespace) -> LowerTiers | None:
-    """`device`: its pages, [pages, page_bytes] u8. None: there is nothing below. Raises ConfigError."""
+def open_tiers(
+    device: Blocks, host_bytes: int, disk: DiskSettings | None, namespace: Namespace, burst: int
+) -> LowerTiers | None:
+    """`device`: its pages, [pages, page_bytes] u8. `burst`: pages that a step may take at once.
+
+    None: there is nothing below. Raises ConfigError.
+    """
     if not host_bytes:
         if disk is not None:
             raise ConfigError("--disk-cache needs --host-memory: pages come from the disk through the host's memory")
         return None
     host = HostMemory(device, host_bytes)
     backing = DiskBacking(disk, namespace, host) if disk else None
-    return LowerTiers(host, max(1, BATCH_BYTES // device.shape[1]), backing)
+    return LowerTiers(host, max(1, BATCH_BYTES // device.shape[1]), burst, backing)

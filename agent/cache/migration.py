@@ -53,7 +53,7 @@ class Migration:
         self._uses = 0
         self._up = Route(catalog, self._host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
         self._down = Route(catalog, device, self._host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
-        self._offload = Offload(catalog, self._down, DEVICE_MARK, clock)
+        self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)
         self._up.before_evicting = self._offload.save
         self._disk = DiskTier(catalog, self._host, lower, lower.disk, clock) if lower.disk else None
         if self._disk is not None:
@@ -81,7 +81,7 @@ class Migration:
             pass
         self._offload.turn()
         if self._disk is not None:
-            self._disk.turn()
+            self._disk.turn(self._uses)
 
     def used(self, uses: int, pages: Iterable[int]) -> None:
         """These pages of the device were of use; `uses` counts."""
@@ -174,7 +174,7 @@ class Migration:
         """Sends what can be sent; the fetch has ended if nothing more is on its way."""
         up: list[Entry] = []
         read: list[Entry] = []
-        coming = False
+        coming, arriving = False, 0
         for entry in fetch.missing():
             if entry.page != GONE or entry in self._device.incoming:
                 coming = True
@@ -182,12 +182,18 @@ class Migration:
                 up.append(entry)
             elif entry in self._host.incoming:
                 coming = True
+                arriving += 1
             elif self._disk is not None and self._disk.usable(entry):
                 read.append(entry)
             else:
                 break
-        if read and self._disk is not None:
-            coming |= self._disk.up.send(read) > 0 or self._disk.up.lane.full
+        # No more in the host at a time than leaves it room: else the last pages would push out the first.
+        room = max(1, self._host.pool.total // 2) - len(up) - arriving
+        room = min(room, len(fetch.entries) - fetch.reads)
+        if self._disk is not None and (read := read[: max(0, room)]):
+            sent = self._disk.up.send(read)
+            fetch.reads += sent
+            coming |= sent > 0 or self._disk.up.lane.full
         if fetch.wanted_at is None:
             return
         if up:

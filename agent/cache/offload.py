@@ -18,11 +18,13 @@ class Offload:
     part of its path that is not there yet, also where others still use it.
     """
 
-    def __init__(self, catalog: Catalog, route: Route, mark: float, clock: Callable[[], float]) -> None:
-        """`mark`: the share of the upper tier's pages beyond which it gives some to the lower one."""
+    def __init__(self, catalog: Catalog, route: Route, mark: float, burst: int, clock: Callable[[], float]) -> None:
+        """`mark`: the share of the upper tier's pages beyond which it gives some to the lower one. Where the rest is
+        less than the `burst` of pages that are taken at once, that much is kept free, up to a third."""
         self._catalog = catalog
         self._route = route
-        self._room = math.ceil(route.source.pool.total * (1.0 - mark))
+        total = route.source.pool.total
+        self._room = max(math.ceil(total * (1.0 - mark)), min(burst, total // 3))
         self._clock = clock
         self._retry_at = 0.0
         self.urgent = 0

@@ -187,7 +187,7 @@ def _sessions(folder: Path) -> Row:
 
 def _hold(disk: DiskSettings | None) -> int:
     device = np.zeros((DEVICE_PAGES, PAGE_BYTES), np.uint8)
-    lower = open_tiers(device, HOST_PAGES * PAGE_BYTES, disk, _NAMESPACE) if disk else None
+    lower = open_tiers(device, HOST_PAGES * PAGE_BYTES, disk, _NAMESPACE, burst=32) if disk else None
     known = Known()
     cache = PageCache(DEVICE_PAGES, known, lower)
     sessions: list[Chain] = []

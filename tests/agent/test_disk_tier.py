@@ -239,3 +239,38 @@ def test_nobody_waits_for_a_slow_disk_longer_than_computing_takes(open_node: Cal
     skipped = node.cache.counters().skipped_pages
     node.fetch(1, 2, 3)
     assert node.cache.counters().skipped_pages > skipped, "measured by now: computing is quicker"
+
+
+def test_a_prefix_longer_than_half_of_the_host_comes_back_without_being_read_twice(tmp_path: Path) -> None:
+    node = Node(pages=40, host=60, disk=tmp_path / "cache", slots=200)
+    longest = list(range(1, 37))
+    for end in range(6, 37, 6):
+        fill(node, longest[:end])
+    fill(node, *([start + step for step in range(6)] for start in range(100, 220, 6)))
+    tiers = node.tiers(*longest)
+    assert None not in tiers
+    assert tiers.count(K) > 20
+    before = node.cache.counters().routes["disk", "host"].pages
+    fetch = node.fetch(*longest)
+    assert fetch is not None
+    while node.cache.awaits(fetch):
+        node.settle()
+    assert node.cache.counters().routes["disk", "host"].pages - before == tiers.count(K)
+    assert node.tiers(*longest) == [D] * 36
+    node.cache.close()
+
+
+def test_what_does_not_stay_in_the_host_is_not_read_again(tmp_path: Path) -> None:
+    """The host holds 34 of the 36 pages, and each one needs those before it."""
+    node = Node(pages=40, host=40, disk=tmp_path / "cache", slots=200)
+    longest = list(range(1, 37))
+    for end in range(6, 37, 6):
+        fill(node, longest[:end])
+    fill(node, *([start + step for step in range(6)] for start in range(100, 220, 6)))
+    fetch = node.fetch(*longest)
+    assert fetch is not None
+    while node.cache.awaits(fetch):
+        node.settle()
+    assert node.cache.counters().routes["disk", "host"].pages <= 36
+    bring(node, *longest)
+    node.cache.close()

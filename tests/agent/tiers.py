@@ -84,7 +84,7 @@ class Memory:
         if disk is not None:
             settings = DiskSettings(disk, slots * (SLOT_ALIGNMENT + HEAD_BYTES), 1e12)
             self.disk = DiskBacking(settings, NAMESPACE, memory)
-        self.lower = LowerTiers(memory, batch, self.disk, self.lanes)
+        self.lower = LowerTiers(memory, batch, 0, self.disk, self.lanes)
 
     def write(self, page: int, content: bytes) -> None:
         self.device[page, :8] = np.frombuffer(content, np.uint8)

@@ -165,9 +165,17 @@ class BuiltinEngine(Engine):
             dtype=str(DTYPE).removeprefix("torch."),
             layout=str(layout),
         )
-        lower = open_tiers(kv.blocks.numpy(), settings.host_bytes, settings.disk, namespace)
+        lower = open_tiers(
+            kv.blocks.numpy(), settings.host_bytes, settings.disk, namespace, self.limits.step_tokens // PAGE_TOKENS
+        )
         sink = self._open_sink(self.pages + (lower.pages if lower else 0))
         self.model = ServedModel(settings.served_name, namespace, self._context(model.config.context))
+        if lower and lower.host.pages * PAGE_TOKENS < self.model.context:
+            log.warning(
+                "--host-memory: %d pages: longer prefixes (the context is of %d) do not go through it",
+                lower.host.pages,
+                self.model.context // PAGE_TOKENS,
+            )
         # The first step of a process is slow: threads start, kernels are chosen and weights repacked.
         model.forward(StepBatch.of([Chunk([0] * PAGE_TOKENS, 0, [0])]), kv)
         return Parts(model, self._text, kv, PageCache(self.pages, sink, lower), sink, self.limits)
