@@ -101,6 +101,10 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
     """Still to come from other nodes, of pulls under way."""
     lending_tokens: Count = 0
     """Still to go to other nodes, of their pulls under way."""
+    step_tokens: Count = 0
+    """Tokens that the node computes in one step; 0: it does not say."""
+    patience: Quantity = 0.0
+    """For so many times its own prefill a prompt lets shorter ones pass; 0: first come, first served."""
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True):

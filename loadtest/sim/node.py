@@ -152,6 +152,8 @@ class EngineModel:
             prefill_rate=self._prefill_rate.rate * scale,
             utilization=max(0.0, self._utilization.rate),
             tiers=(self._cache.stats(),),
+            step_tokens=int(self._profile.step_tokens * scale),
+            patience=self._patience,
         )
 
     def backlog(self) -> int:

@@ -8,26 +8,29 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-_LAYOUT = struct.Struct("4d")
+from trunkline.router.scheduler.sizes import SIZES
+
+_LAYOUT = struct.Struct(f"{2 + 2 * SIZES}d")
 ROW_BYTES = _LAYOUT.size
 
 
 class Row(NamedTuple):
     """One node's account: what `NodeLoad` says of these."""
 
-    wait_s: float
-    excess: float
     fill: float
     reported_at: float
     """When the node last reported its load; -inf: never."""
+    waits: tuple[float, ...]
+    drags: tuple[float, ...]
 
 
-def writer(board: bytearray, index: int) -> Callable[[float, float, float, float], None]:
-    """What writes a node's row, given the fields in order. The board grows as it must."""
+def writer(board: bytearray, index: int) -> Callable[..., None]:
+    """What writes a node's row, given the fields in order, the last two one by one. The board grows as it must."""
     board.extend(bytes(max(0, ROW_BYTES * (index + 1) - len(board))))
     return partial(_LAYOUT.pack_into, board, ROW_BYTES * index)
 
 
 def row(copied: bytes, index: int) -> Row:
     """Of a copy of a board."""
-    return Row(*_LAYOUT.unpack_from(copied, ROW_BYTES * index))
+    fill, reported_at, *rest = _LAYOUT.unpack_from(copied, ROW_BYTES * index)
+    return Row(fill, reported_at, tuple(rest[:SIZES]), tuple(rest[SIZES:]))

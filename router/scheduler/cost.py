@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from trunkline.router.scheduler.prefill import Prices
+from trunkline.router.scheduler.sizes import size_of
 
 MIN_WEIGHT, MAX_WEIGHT = 0.05, 0.5
 """Of the wait. However busy the fleet, a queue counts for something; however idle, computing a prefix again costs more
@@ -38,16 +39,17 @@ class Account(Protocol):
     """What the cost needs to know of a node; `NodeLoad` is one, and so is what a decision kept of it."""
 
     @property
-    def wait_s(self) -> float: ...
+    def waits(self) -> Sequence[float]: ...
     @property
-    def excess(self) -> float: ...
+    def drags(self) -> Sequence[float]: ...
     @property
     def fill(self) -> float: ...
 
 
-def offer(account: Account, work: float) -> Offer:
-    """What a node could do for a request that is so many seconds of work for a node like the fleet."""
-    return work, account.wait_s + work * account.excess, account.fill
+def offer(account: Account, uncached: int, work: float) -> Offer:
+    """What a node could do for a request that is so many tokens and seconds of work for a node like the fleet."""
+    size = size_of(uncached)
+    return work, account.waits[size] + work * account.drags[size], account.fill
 
 
 def weigh(
@@ -58,13 +60,13 @@ def weigh(
     `held` is by the node's number in the index, `positions` says where in `accounts` that is.
     """
     seconds = prices.seconds
-    new = seconds(tokens, 0)
-    offers = [(new, account.wait_s + new * account.excess, account.fill) for account in accounts]
+    new, size = seconds(tokens, 0), size_of(tokens)
+    offers = [(new, account.waits[size] + new * account.drags[size], account.fill) for account in accounts]
     for index, matched in held.items():
         at = positions.get(index)
         if at is not None:
             uncached = max(1, tokens - matched)
-            offers[at] = offer(accounts[at], seconds(uncached, tokens - uncached))
+            offers[at] = offer(accounts[at], uncached, seconds(uncached, tokens - uncached))
     return offers
 
 

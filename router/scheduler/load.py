@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from trunkline.router.scheduler.board import writer
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
 from trunkline.router.scheduler.share import NO_SHARE, Share
+from trunkline.router.scheduler.sizes import SIZES, Sizes
 from trunkline.router.scheduler.window import WINDOW_S, Recent
 from trunkline.shared.wire import Finished, Load
 
@@ -43,6 +44,7 @@ class NodeLoad:
         "_others",
         "_others_s",
         "_pairs",
+        "_passes",
         "_prices",
         "_recent",
         "_reported",
@@ -50,9 +52,11 @@ class NodeLoad:
         "_reported_in",
         "_shared",
         "_show",
+        "_sizes",
+        "_step_tokens",
         "_work_at",
         "_work_share",
-        "excess",
+        "drags",
         "fill",
         "full",
         "held_s",
@@ -62,6 +66,7 @@ class NodeLoad:
         "prefill_rate",
         "running",
         "wait_s",
+        "waits",
     )
 
     def __init__(
@@ -76,9 +81,12 @@ class NodeLoad:
         self.pending = 0
         """Uncached tokens placed by this router whose response has not begun."""
         self.wait_s = 0.0
-        """Before the prefill of a request that is placed now."""
-        self.excess = 0.0
-        """What the node needs on top of each second that a node like the fleet needs; negative for a fast one."""
+        """Prefill and decode of everything that is there."""
+        self.waits = [0.0] * SIZES
+        """By size: what a request that is placed now waits for; less than `wait_s` where it passes longer ones."""
+        self.drags = [0.0] * SIZES
+        """By size: what each second of its work costs besides. What the node needs on top of a node like the fleet, and
+        a second for each longer prompt that is held up. Negative at a fast node."""
         self.fill = 0.0
         """Share of the node's batch that is taken; above 1 when requests wait."""
         self.full = False
@@ -90,6 +98,10 @@ class NodeLoad:
         self.prefill_rate = 0.0
         """Tokens per second, as last reported."""
         self._pairs = 0
+        self._sizes = Sizes()
+        self._passes = False
+        """Whether the node lets shorter prompts pass longer ones."""
+        self._step_tokens = 0
         self._shared = NO_SHARE
         """What other routers told of theirs."""
         self._recent = Recent()
@@ -118,6 +130,7 @@ class NodeLoad:
         self.running += 1
         self.pending += uncached
         self._pairs += count
+        self._sizes.add(uncached, count)
         shared = self._shared
         window = self._recent.place(uncached, self.pending + shared.pending, self.running + shared.running, now)
         self._settle()
@@ -130,7 +143,9 @@ class NodeLoad:
         """Its prefill is over: the response began, or the request was given up."""
         self._recent.begin(uncached, window)
         self.pending -= uncached
-        self._pairs -= pairs(uncached, matched)
+        count = pairs(uncached, matched)
+        self._pairs -= count
+        self._sizes.remove(uncached, count)
         self._settle()
 
     def finish(self) -> None:
@@ -157,6 +172,8 @@ class NodeLoad:
         self.prefill_rate = load.prefill_rate
         self._others = max(0, load.running + load.waiting - self._recent.most_running())
         self._believed_until = now + WINDOW_S
+        self._passes = load.patience > 0.0
+        self._step_tokens = load.step_tokens
         if load.max_running > 0:
             self._max_running = self._batch = load.max_running
         self._settle()
@@ -202,11 +219,19 @@ class NodeLoad:
         if computed > 0:
             seconds *= 1.0 - computed / pending
         requests = self.running + shared.running + self._others
-        self.wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
-        self.excess = slowness - 1.0
+        self.wait_s = wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
+        excess = slowness - 1.0
+        if self._passes and seconds > 0.0:
+            scale = slowness * (1.0 - computed / pending if computed > 0 else 1.0)
+            passed, counts = self._sizes.passed(prices.per_token * scale, prices.per_pair * scale, self._step_tokens)
+            self.waits = [wait_s - behind for behind in passed]
+            self.drags = [excess + count for count in counts]
+        else:
+            self.waits = [wait_s] * SIZES
+            self.drags = [excess] * SIZES
         self.fill = requests / self._max_running
         self.full = requests >= self._batch
-        self._show(self.wait_s, self.excess, self.fill, self._reported_at)
+        self._show(self.fill, self._reported_at, *self.waits, *self.drags)
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

@@ -19,6 +19,7 @@ from tests.router.serving import ask, chat, request, run, serving, until
 from trunkline.router.explain.decisions import Decisions
 from trunkline.router.explain.show import render, render_list
 from trunkline.router.explain.view import brief, full
+from trunkline.router.scheduler.board import ROW_BYTES
 from trunkline.router.scheduler.placement import Placement
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
@@ -189,13 +190,13 @@ def test_a_decision_without_a_summary_is_blind_and_counted() -> None:
 def test_the_ring_keeps_the_newest_and_finds_the_last_of_an_id(ids: list[int], room: int) -> None:
     fleet = Fleet(2)
     probe = fleet.scheduler.place(text(1), "", fleet.nodes).decision
-    decisions = Decisions(max_bytes=room * (1400 + 2 * 140) + 1)
+    decisions = Decisions(max_bytes=room * (1400 + 2 * (ROW_BYTES + 108)) + 1)
     model = []
     for number in ids:
         decision = fleet.scheduler.place(text(1), "", fleet.nodes).decision
         decisions.add(str(number), decision, 1e-5)
         model.append(decision)
-    assert len(probe.board) == 64
+    assert len(probe.board) == 2 * ROW_BYTES
     kept = model[-room:]
     assert decisions.newest(1000) == kept[::-1]
     assert decisions.newest(2) == kept[::-1][:2]
@@ -222,6 +223,7 @@ def test_what_is_kept_stays_within_the_bound_of_memory(count: int) -> None:
     for node in range(count):
         fleet.holds(node, text(1, 8000))
     decisions = Decisions(max_bytes=500_000)
+    fleet.scheduler.place(text(1, 8000), "", fleet.nodes)  # The accounts themselves are not what is kept.
     tracemalloc.start()
     try:
         for number in range(500):

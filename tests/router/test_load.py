@@ -33,7 +33,7 @@ def test_a_placement_counts_until_its_response_begins() -> None:
     load.begin(5000, 100, window)
     assert wait(load, 0.0) == pytest.approx(0.5)
     load.finish()
-    assert cost.offer(load, 2.0) == (2.0, 0.0, 0.0)
+    assert cost.offer(load, 1, 2.0) == (2.0, 0.0, 0.0)
 
 
 def test_what_others_sent_counts_on_top() -> None:
@@ -98,7 +98,7 @@ def test_a_slow_node_waits_longer_for_its_own_and_computes_longer() -> None:
         slow.learn(Finished("r", 1000, 0, 5, 0.0, 3.0))
     slow.place(2000, 0, 0.0)
     own = prices.seconds(2000, 0)
-    work, waited, _ = cost.offer(slow, 2.0)
+    work, waited, _ = cost.offer(slow, 1, 2.0)
     assert work == 2.0
     assert slow.pace.slowness * prices.seconds(1000, 0) == pytest.approx(3.0, rel=0.1)
     assert waited == pytest.approx(own * slow.pace.slowness + 2.0 * (slow.pace.slowness - 1.0))
@@ -179,7 +179,7 @@ def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_i
         load.begin(one.tokens, 7, one.window)
     for _ in range(running + len(waiting)):
         load.finish()
-    assert cost.offer(load, 1.0)[1:] == (0.0, 0.0)
+    assert cost.offer(load, 1, 1.0)[1:] == (0.0, 0.0)
     assert load.running == load.pending == 0
 
 

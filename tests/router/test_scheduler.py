@@ -112,7 +112,7 @@ def test_accounts_return_to_zero_whatever_happens() -> None:
         fleet.scheduler.on_load(node, Load())
         fleet.scheduler.on_load(node, Load())
         load = fleet.scheduler.load_of(node)
-        assert (load.running, load.pending, *cost.offer(load, 0.0)) == (0,) * 5
+        assert (load.running, load.pending, *cost.offer(load, 1, 0.0)) == (0,) * 5
 
 
 def test_void_node_is_forgotten_and_its_old_requests_end_without_harm() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from trunkline.agent.cache.cache import PageCache
-from trunkline.agent.engine.base import EngineStatus
+from trunkline.agent.engine.base import EngineLimits, EngineStatus
 from trunkline.agent.engine.builtin.meter import Meter
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
@@ -19,13 +19,13 @@ BUSY_WINDOW_S = 5.0
 class Account:
     """Written by the engine thread; `load` and `status` hand out immutable snapshots to any thread."""
 
-    def __init__(self, max_running: int) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
         self.alive = True
         self.steps = 0
         self.failed_steps = 0
         self.failed_checks = 0
         self.status = EngineStatus()
-        self._load = Load(max_running=max_running)
+        self._load = Load(max_running=limits.max_running, step_tokens=limits.step_tokens, patience=limits.patience)
         self._prefill = Meter(RATE_WINDOW_S)
         self._decode = Meter(RATE_WINDOW_S)
         self._busy = Meter(BUSY_WINDOW_S)
@@ -85,6 +85,8 @@ class Account:
             waiting=len(scheduler.waiting),
             backlog_tokens=scheduler.backlog(),
             max_running=self._load.max_running,
+            step_tokens=self._load.step_tokens,
+            patience=self._load.patience,
             prefill_rate=self.prefill_rate,
             decode_rate=self._decode.rate,
             utilization=min(1.0, self._busy.rate),

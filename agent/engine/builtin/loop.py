@@ -76,7 +76,7 @@ class EngineLoop:
         self._parts = parts
         self._deliver = deliver
         self._scheduler = Scheduler(parts.cache, parts.limits)
-        self._account = Account(parts.limits.max_running)
+        self._account = Account(parts.limits)
         self._inbox: queue.Queue[Sequence | TextNote | None] = queue.Queue(parts.limits.max_waiting)
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
