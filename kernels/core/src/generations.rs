@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard};
 use crate::index::{Entry, Op, PrefixIndex, Scratch};
 use crate::keys::{key_at, KEY_BYTES};
 
-/// Few, for one thread adds at a time; more than one, so that growing does not move everything at once.
-const PARTITIONS: usize = 4;
+/// Few, for one thread adds at a time and each has its price; several, so that growing moves little at once.
+const PARTITIONS: usize = 8;
 
 /// A node, and how many leading keys of a chain it was given.
 pub type Given = (u16, u32);
