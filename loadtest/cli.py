@@ -87,6 +87,27 @@ def fairness(
     _show("fairness", run(trace, block_tokens, scenario), json_file)
 
 
+@bench.command()
+def eviction(
+    trace: Annotated[
+        list[Path] | None, typer.Option(help="Mooncake JSONL, or Azure .csv; once for each trace.")
+    ] = None,
+    cache_tokens: Annotated[
+        list[int] | None, typer.Option(min=1 << 16, help="Of one pooled cache; may be repeated. Default: 1M and 4M.")
+    ] = None,
+    block_tokens: Annotated[int, typer.Option(help="Tokens in a block of the traces.")] = 512,
+    seed: Annotated[int, typer.Option(min=0, help="Of the traffic that is made up.")] = 0,
+    json_file: _Json = None,
+) -> None:
+    """Eviction policies on one pooled cache: the share of prompt tokens that each finds."""
+    from trunkline.loadtest.bench.eviction.run import run
+    from trunkline.loadtest.bench.eviction.traffic import made_up
+    from trunkline.loadtest.sim.trace import load_trace
+
+    traces = [load_trace(path, block_tokens, seed=seed) for path in trace or ()]
+    _show("eviction", run([*traces, *made_up(seed)], cache_tokens or [1_000_000, 4_000_000]), json_file)
+
+
 def _peers(given: list[str] | None) -> dict[str, str]:
     peers = dict(peer.partition("=")[::2] for peer in given or ())
     for name, url in peers.items():

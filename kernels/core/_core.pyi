@@ -105,6 +105,48 @@ class Generations:
         """Distinct keys, those in both indices counted twice."""
 
 @final
+class Heat:
+    """Rates at which visits return, learned, and by them the pages of each tier that are worth least.
+
+    A visit is one use of a run of pages, with levels that say what it was like; it returns when its last page is used
+    again. Visits are numbered from 1; their number is the clock. Pages of a visit that was forgotten are as of an old
+    one without levels. ValueError for a visit that has not begun, and for levels and tiers out of range.
+    """
+
+    def __new__(cls, ages: Sequence[int], levels: int, prior: float, decay: float, visits: int, tiers: int) -> Heat:
+        """`ages`: in visits, where a new class of age begins, from 0 on. `prior`: returns that a level is taken to have
+        had before it was seen. `decay`: the share of what was learned that is forgotten every 64 visits. `visits`: how
+        many are remembered."""
+
+    def visit(self, levels: Sequence[int]) -> int:
+        """One begins, with at most 6 levels; its number. One without levels is never said to return."""
+
+    def returned(self, visit: int) -> None:
+        """Its last page is used again. The first time counts."""
+
+    def offer(self, tier: int, page: int, visit: int) -> None:
+        """The page could go; it was last used by that visit. In place of what was offered of it before."""
+
+    def take(self, tier: int) -> int | None:
+        """Of the pages offered the one worth least, which is no longer offered. None: there is none."""
+
+    def offered(self, tier: int, page: int) -> int | None:
+        """The visit that the page is offered with; None: it is not."""
+
+    def clear(self, tier: int) -> None:
+        """No page of the tier is offered."""
+
+    def rates(self) -> tuple[list[float], list[float]]:
+        """For each class of age: returns per visit that passes, and what a page of that age is worth."""
+
+    def factors(self) -> list[float]:
+        """For each level: by how much more, or less, often its visits return."""
+
+    @property
+    def now(self) -> int:
+        """The number of the next visit."""
+
+@final
 class PagePool:
     """Reference counts of pages 0 to `pages - 1`, and which of them are free."""
 

@@ -1,9 +1,11 @@
-//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool.
+//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool,
+//! heat of pages.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
 
 pub mod generations;
+pub mod heat;
 pub mod index;
 pub mod keys;
 pub mod pool;

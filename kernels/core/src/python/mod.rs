@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod buffer;
 mod generations;
+mod heat;
 mod index;
 mod keys;
 mod pool;
@@ -11,6 +12,7 @@ mod pool;
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     generations::register(module)?;
+    heat::register(module)?;
     index::register(module)?;
     keys::register(module)?;
     pool::register(module)?;

@@ -1,0 +1,321 @@
+//! Which page of a tier is worth least: how likely somebody comes back for it, learned from who came back so far.
+//!
+//! A visit is one use of a run of pages. It returns when its last page is used again; the clock counts visits. The rate
+//! of return is a rate by age times one factor for each level (turn, length, ...) that the visit has; what the levels
+//! mean is the caller's business. Factors are observed over expected returns, each with the others taken into account.
+//! A page is worth the factors of its visit times the best ratio of returns to waiting over all horizons ahead.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// Visits between two looks at the rates by age.
+const REFRESH: u64 = 64;
+pub const MAX_LEVELS: usize = 6;
+
+pub struct Settings {
+    /// Ages at which a new class of age begins; the first is 0, they ascend.
+    pub ages: Vec<u64>,
+    /// How many levels there are.
+    pub levels: usize,
+    /// Returns that a factor of 1 is believed to have been seen with before any was.
+    pub prior: f64,
+    /// Share of what was learned that is forgotten every REFRESH visits.
+    pub decay: f64,
+    /// Visits that are remembered.
+    pub visits: usize,
+    pub tiers: usize,
+}
+
+struct Visit {
+    levels: [u8; MAX_LEVELS],
+    count: u8,
+    /// Whether it may still return.
+    open: bool,
+    age: u8,
+    weight: f32,
+}
+
+/// Orders like its value: weights are positive.
+type Weight = u32;
+
+#[derive(Clone, Copy)]
+struct Place {
+    age: usize,
+    weight: Weight,
+    visit: u64,
+}
+
+struct Tier {
+    places: Vec<Option<Place>>,
+    by_weight: Vec<BTreeSet<(Weight, u64, u32)>>,
+    by_visit: Vec<BTreeSet<(u64, u32)>>,
+}
+
+pub struct Heat {
+    settings: Settings,
+    /// The number of the first visit that is remembered. Numbers begin with 1.
+    first: u64,
+    visits: VecDeque<Visit>,
+    /// For each class of age the first visit that is not older.
+    due: Vec<u64>,
+    seen: Vec<f64>,
+    expected: Vec<f64>,
+    returns: Vec<f64>,
+    exposure: Vec<f64>,
+    rates: Vec<f64>,
+    values: Vec<f64>,
+    tiers: Vec<Tier>,
+}
+
+impl Heat {
+    pub fn new(settings: Settings) -> Self {
+        let ages = settings.ages.len();
+        let rates: Vec<f64> = settings
+            .ages
+            .iter()
+            .map(|&age| 1.0 / (8.0 + age as f64))
+            .collect();
+        let tier = || Tier {
+            places: Vec::new(),
+            by_weight: vec![BTreeSet::new(); ages],
+            by_visit: vec![BTreeSet::new(); ages],
+        };
+        Heat {
+            first: 1,
+            visits: VecDeque::new(),
+            due: vec![1; ages],
+            seen: vec![0.0; settings.levels],
+            expected: vec![0.0; settings.levels],
+            returns: vec![0.0; ages],
+            exposure: vec![0.0; ages],
+            values: rates.clone(),
+            rates,
+            tiers: (0..settings.tiers).map(|_| tier()).collect(),
+            settings,
+        }
+    }
+
+    /// The number of the next visit.
+    pub fn now(&self) -> u64 {
+        self.first + self.visits.len() as u64
+    }
+
+    /// A visit begins; its number. One without levels teaches nothing.
+    pub fn visit(&mut self, given: &[u8]) -> u64 {
+        let mut levels = [0; MAX_LEVELS];
+        levels[..given.len()].copy_from_slice(given);
+        let number = self.now();
+        let mut visit = Visit {
+            levels,
+            count: given.len() as u8,
+            open: !given.is_empty(),
+            age: 0,
+            weight: 1.0,
+        };
+        visit.weight = self.weight(&visit) as f32;
+        self.visits.push_back(visit);
+        self.grow_older();
+        if number.is_multiple_of(REFRESH) {
+            self.refresh();
+        }
+        if self.visits.len() > self.settings.visits {
+            self.visits.pop_front();
+            self.first += 1;
+        }
+        number
+    }
+
+    /// Somebody came back for it. Nothing happens if it was forgotten.
+    pub fn returned(&mut self, number: u64) {
+        let age = self.now() - number;
+        if let Some(visit) = self.find(number) {
+            let class = visit.age as usize;
+            let waited = age.saturating_sub(self.settings.ages[class]).max(1);
+            self.observe(number, class, waited, 1.0);
+            let at = (number - self.first) as usize;
+            self.visits[at].open = false;
+        }
+    }
+
+    /// The page could go, and was last used by this visit.
+    pub fn offer(&mut self, tier: usize, page: u32, visit: u64) {
+        let age = self.class_of(visit);
+        let weight = self.weight_of(visit);
+        let tier = &mut self.tiers[tier];
+        tier.withdraw(page);
+        tier.place(page, Place { age, weight, visit });
+    }
+
+    /// The page that is worth least of those that are offered, which it is no longer.
+    pub fn take(&mut self, tier: usize) -> Option<u32> {
+        let sets = self.tiers[tier].by_weight.iter().zip(&self.values);
+        let firsts = sets.filter_map(|(set, value)| {
+            let &(weight, visit, page) = set.first()?;
+            Some((f64::from(f32::from_bits(weight)) * value, visit, page))
+        });
+        let least =
+            firsts.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let page = least?.2;
+        self.tiers[tier].withdraw(page);
+        Some(page)
+    }
+
+    /// The visit of an offered page.
+    pub fn offered(&self, tier: usize, page: u32) -> Option<u64> {
+        let place = *self.tiers[tier].places.get(page as usize)?;
+        place.map(|place| place.visit)
+    }
+
+    /// No page of the tier is offered.
+    pub fn clear(&mut self, tier: usize) {
+        let tier = &mut self.tiers[tier];
+        tier.places.clear();
+        tier.by_weight.iter_mut().for_each(BTreeSet::clear);
+        tier.by_visit.iter_mut().for_each(BTreeSet::clear);
+    }
+
+    /// For each class of age: rate of return per visit, and value.
+    pub fn rates(&self) -> (&[f64], &[f64]) {
+        (&self.rates, &self.values)
+    }
+
+    /// For each level: the factor.
+    pub fn factors(&self) -> Vec<f64> {
+        (0..self.seen.len())
+            .map(|level| self.factor(level as u8))
+            .collect()
+    }
+
+    fn find(&self, number: u64) -> Option<&Visit> {
+        let at = number.checked_sub(self.first)?;
+        self.visits.get(at as usize).filter(|visit| visit.open)
+    }
+
+    fn factor(&self, level: u8) -> f64 {
+        let (level, prior) = (level as usize, self.settings.prior);
+        (self.seen[level] + prior) / (self.expected[level] + prior)
+    }
+
+    fn weight(&self, visit: &Visit) -> f64 {
+        let levels = &visit.levels[..visit.count as usize];
+        levels.iter().map(|&level| self.factor(level)).product()
+    }
+
+    fn weight_of(&self, number: u64) -> Weight {
+        let at = number.checked_sub(self.first);
+        let visit = at.and_then(|at| self.visits.get(at as usize));
+        visit.map_or(1.0, |visit| visit.weight).to_bits()
+    }
+
+    fn class_of(&self, number: u64) -> usize {
+        let age = self.now().saturating_sub(number);
+        self.settings.ages.partition_point(|&begin| begin <= age) - 1
+    }
+
+    /// So long in this class of age, with or without a return at the end.
+    fn observe(&mut self, number: u64, class: usize, waited: u64, returns: f64) {
+        let visit = &self.visits[(number - self.first) as usize];
+        let (levels, count, waited) = (visit.levels, visit.count as usize, waited as f64);
+        let chance = waited * self.rates[class] * self.weight(visit);
+        self.returns[class] += returns;
+        self.exposure[class] += waited;
+        let factors: [f64; MAX_LEVELS] = std::array::from_fn(|at| self.factor(levels[at]));
+        for (&level, factor) in levels[..count].iter().zip(factors) {
+            self.seen[level as usize] += returns;
+            self.expected[level as usize] += chance / factor;
+        }
+    }
+
+    /// Visits and offered pages that reached the next class of age go there.
+    fn grow_older(&mut self) {
+        let now = self.now();
+        for class in 0..self.due.len() - 1 {
+            let (begin, end) = (self.settings.ages[class], self.settings.ages[class + 1]);
+            self.due[class] = self.due[class].max(self.first);
+            while self.due[class] + end <= now {
+                let number = self.due[class];
+                self.due[class] += 1;
+                if self.find(number).is_some() {
+                    self.observe(number, class, end - begin, 0.0);
+                }
+                let at = (number - self.first) as usize;
+                let weight = self.weight(&self.visits[at]) as f32;
+                let visit = &mut self.visits[at];
+                visit.age = class as u8 + 1;
+                visit.weight = weight;
+            }
+            for tier in 0..self.tiers.len() {
+                while let Some(&(visit, page)) = self.tiers[tier].by_visit[class].first() {
+                    if visit + end > now {
+                        break;
+                    }
+                    self.offer(tier, page, visit);
+                }
+            }
+        }
+    }
+
+    fn refresh(&mut self) {
+        let ages = &self.settings.ages;
+        let mut likely = 1.0;
+        for (class, &age) in ages.iter().enumerate() {
+            // Where little was seen, the class before says what to expect: less, the older.
+            let trust = age as f64 + 8.0;
+            let rate = (self.returns[class] + likely) / (self.exposure[class] + trust);
+            self.rates[class] = rate;
+            likely = rate * trust;
+        }
+        for class in 0..ages.len() {
+            self.values[class] = best_ratio(&self.rates[class..], &ages[class..]);
+        }
+        let kept = 1.0 - self.settings.decay;
+        for counts in [
+            &mut self.seen,
+            &mut self.expected,
+            &mut self.returns,
+            &mut self.exposure,
+        ] {
+            counts.iter_mut().for_each(|count| *count *= kept);
+        }
+    }
+}
+
+impl Tier {
+    fn place(&mut self, page: u32, place: Place) {
+        if self.places.len() <= page as usize {
+            self.places.resize(page as usize + 1, None);
+        }
+        self.places[page as usize] = Some(place);
+        self.by_weight[place.age].insert((place.weight, place.visit, page));
+        self.by_visit[place.age].insert((place.visit, page));
+    }
+
+    fn withdraw(&mut self, page: u32) {
+        let Some(place) = self.places.get_mut(page as usize).and_then(Option::take) else {
+            return;
+        };
+        self.by_weight[place.age].remove(&(place.weight, place.visit, page));
+        self.by_visit[place.age].remove(&(place.visit, page));
+    }
+}
+
+/// Chance of a return over the expected wait for it, at the horizon where that is best. From the first class on.
+fn best_ratio(rates: &[f64], ages: &[u64]) -> f64 {
+    let (mut best, mut left, mut chance, mut wait) = (0.0_f64, 1.0, 0.0, 0.0);
+    for (class, &rate) in rates.iter().enumerate() {
+        let width = ages
+            .get(class + 1)
+            .map_or(ages[class], |&end| end - ages[class])
+            .max(1) as f64;
+        let stays = (-rate * width).exp();
+        chance += left * (1.0 - stays);
+        wait += left
+            * if rate * width > 1e-9 {
+                (1.0 - stays) / rate
+            } else {
+                width
+            };
+        left *= stays;
+        best = best.max(chance / wait);
+    }
+    best
+}
