@@ -55,13 +55,14 @@ async def registered(redis: RedisServer, agent: FakeAgent, secret: str | None = 
 async def fleet(
     redis: RedisServer, routers: int = 2, nodes: int = 2
 ) -> AsyncIterator[tuple[list[Served], list[FakeAgent]]]:
-    """Everybody knows everybody."""
+    """Everybody knows everybody, and every router is ready."""
     async with AsyncExitStack() as stack:
         agents = [await stack.enter_async_context(FakeAgent(f"n{index}")) for index in range(nodes)]
         for agent in agents:
             await stack.enter_async_context(registered(redis, agent))
         served = [await stack.enter_async_context(serving([], registry=redis.address)) for _ in range(routers)]
         await until(lambda: all(settled(router, nodes, routers - 1) for router in served))
+        await until(lambda: not any(router.router.context.warmup.missing() for router in served))
         yield served, agents
 
 
