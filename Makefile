@@ -53,6 +53,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/trunkline bench core
+	$(BIN)/trunkline bench scheduler
 	$(BIN)/trunkline bench engine
 	$(BIN)/trunkline bench router
 

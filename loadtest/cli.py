@@ -26,6 +26,14 @@ def core(rounds: _Rounds = 5, json_file: _Json = None) -> None:
 
 
 @bench.command()
+def scheduler(rounds: _Rounds = 3, json_file: _Json = None) -> None:
+    """One decision of the scheduler with 4, 64 and 1,000 nodes: CPU time, its spread at a pace, memory."""
+    from trunkline.loadtest.bench.scheduler import run
+
+    _show("scheduler", run(rounds), json_file)
+
+
+@bench.command()
 def engine(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> None:
     """The built-in engine with the default model: prefill, decode, and what a cached prefix saves."""
     from trunkline.loadtest.bench.engine import run
