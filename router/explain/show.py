@@ -13,7 +13,7 @@ from trunkline.router.ask import asking
 _BEST = 10
 _HOLDERS = 3
 """Of the candidates so many are shown that cost least, and so many that hold most of the prompt."""
-_TIERS = ("device", "host", "disk", "claimed")
+_TIERS = ("device", "host", "disk", "claimed", "pulled")
 _NOT_TERMS = {"node", "cost_s", "load", "full", "report_age_s", "summary", "matched_tokens", "tiers"}
 
 

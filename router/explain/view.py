@@ -30,7 +30,8 @@ class _Candidate:
     summary: str
     """`known`, `unknown`, or `assumed`: the node has no events."""
     tiers: dict[str, int]
-    """Tokens of the prompt that its summary says it holds, and `claimed`: expected beyond, because recently placed."""
+    """Tokens of the prompt that its summary says it holds, `claimed`: expected beyond,
+    because recently placed, and `pulled`: to be brought from another node."""
     matched: int
 
 
@@ -83,7 +84,10 @@ def _candidates(decision: Decision, settings: SchedulerSettings) -> list[_Candid
         group = match.group
         rows = [row(decision.board, node.index) for node in group.nodes]
         accounts += rows
-        offers += cost.weigh(rows, group.positions, match.held, decision.tokens, prices)
+        weighed = cost.weigh(rows, group.positions, match.held, decision.tokens, prices)
+        for at, pull in match.pulls.items():
+            weighed[at] = pull.offer
+        offers += weighed
     if decision.reliefs is not None:
         offers = cost.relieved(offers, decision.reliefs)
     costs = cost.costs(offers, decision.weight, math.inf)
@@ -92,11 +96,13 @@ def _candidates(decision: Decision, settings: SchedulerSettings) -> list[_Candid
     candidates = []
     for match in decision.matches:
         tiers = _tiers(match)
-        for node in match.group.nodes:
+        for at, node in enumerate(match.group.nodes):
             summary = "assumed" if match.group.assumed else "unknown" if node.index in decision.unknown else "known"
             held = tiers.get(node.index, {"device": 0, "host": 0, "disk": 0})
             matched = match.held.get(node.index, 0)
             held["claimed"] = max(0, matched - sum(held.values()))
+            held["pulled"] = match.pulls[at].tokens if at in match.pulls else 0
+            matched += held["pulled"]
             candidates.append(_Candidate(node, *next(numbers), summary, held, matched))
     return candidates
 

@@ -49,6 +49,11 @@ class Accuracy:
         if text_bytes and finished.prompt_tokens > 0:
             self._learn(decision.model, text_bytes, finished.prompt_tokens)
 
+    @property
+    def reuse(self) -> float:
+        """Share of all prompt tokens that nodes found in their caches."""
+        return self.real_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
     def bytes_per_token(self, model: str) -> float:
         seen = self._seen.get(model)
         return self._prior if seen is None else min(max(seen[0] / seen[1], _BOUNDS[0]), _BOUNDS[1])

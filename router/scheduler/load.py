@@ -21,10 +21,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trunkline.router.scheduler.board import writer
+from trunkline.router.scheduler.link import Link
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
 from trunkline.router.scheduler.share import NO_SHARE, Share
 from trunkline.router.scheduler.sizes import SIZES, Sizes
 from trunkline.router.scheduler.window import WINDOW_S, Recent
+from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import Finished, Load
 
 if TYPE_CHECKING:
@@ -53,7 +55,6 @@ class NodeLoad:
         "_shared",
         "_show",
         "_sizes",
-        "_step_tokens",
         "_work_at",
         "_work_share",
         "drags",
@@ -61,10 +62,14 @@ class NodeLoad:
         "full",
         "held_s",
         "lane",
+        "link",
         "pace",
         "pending",
         "prefill_rate",
+        "room",
         "running",
+        "spare",
+        "step_tokens",
         "wait_s",
         "waits",
     )
@@ -95,13 +100,19 @@ class NodeLoad:
         """Prefill of requests that wait at the router for this node; part of `wait_s`."""
         self.lane: Lane | None = None
         """The admission's, if it had to do with this node yet."""
+        self.link = Link()
+        self.room = 0
+        """Tokens that the cache takes without pushing anything out, as last reported."""
+        self.spare = 0
+        """Tokens that it takes without pushing out what is in use, as last reported."""
+        self.step_tokens = 0
+        """Computed in one step, as last reported; 0: not known."""
         self.prefill_rate = 0.0
         """Tokens per second, as last reported."""
         self._pairs = 0
         self._sizes = Sizes()
         self._passes = False
         """Whether the node lets shorter prompts pass longer ones."""
-        self._step_tokens = 0
         self._shared = NO_SHARE
         """What other routers told of theirs."""
         self._recent = Recent()
@@ -173,7 +184,12 @@ class NodeLoad:
         self._others = max(0, load.running + load.waiting - self._recent.most_running())
         self._believed_until = now + WINDOW_S
         self._passes = load.patience > 0.0
-        self._step_tokens = load.step_tokens
+        self.step_tokens = load.step_tokens
+        self.link.report(load.link_rate, load.pulling_tokens, load.lending_tokens, now)
+        for tier in load.tiers:
+            if tier.tier == Tier.DEVICE:
+                self.room = tier.free * PAGE_TOKENS
+                self.spare = (tier.free + tier.cached) * PAGE_TOKENS
         if load.max_running > 0:
             self._max_running = self._batch = load.max_running
         self._settle()
@@ -223,7 +239,7 @@ class NodeLoad:
         excess = slowness - 1.0
         if self._passes and seconds > 0.0:
             scale = slowness * (1.0 - computed / pending if computed > 0 else 1.0)
-            passed, counts = self._sizes.passed(prices.per_token * scale, prices.per_pair * scale, self._step_tokens)
+            passed, counts = self._sizes.passed(prices.per_token * scale, prices.per_pair * scale, self.step_tokens)
             self.waits = [wait_s - behind for behind in passed]
             self.drags = [excess + count for count in counts]
         else:

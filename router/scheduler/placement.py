@@ -1,13 +1,18 @@
 """The scheduler's answer for one request."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
 from trunkline.router.nodes import Node
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
+from trunkline.router.scheduler.pull import Pull
 from trunkline.shared.namespace import Namespace
+
+NO_PULLS: Mapping[int, Pull] = MappingProxyType({})
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -23,6 +28,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     uncached: int
     pull_from: Node | None = None
     """A node that holds more of the prefix, for this one to pull it from."""
+    pulled: int = 0
+    """Of the matched tokens: those that are pulled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +45,15 @@ class Group:
     """In that order, by the node's number in the index."""
 
 
-class Match(msgspec.Struct, frozen=True, gc=False):
+class Match(msgspec.Struct, gc=False):
     """What is known of a prompt in one group. `held`: tokens by the node's number in the index."""
 
     group: Group
     held: dict[int, int]
     tiers: bytes
     """What summaries say of it: (node, device, host, disk) u32s. Where `held` is more, it is because of claims."""
+    pulls: Mapping[int, Pull] = NO_PULLS
+    """By position in the group: what is better done with a pull."""
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -66,8 +75,13 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
             group = match.group
             if at < len(group.nodes):
                 node = group.nodes[at]
-                matched = match.held.get(node.index, 0)
+                matched, load = match.held.get(node.index, 0), group.loads[at]
+                pull = match.pulls.get(at)
+                if pull is None:
+                    return Choice(node, load, claim, group.assumed, matched, max(1, self.tokens - matched))
+                matched += pull.tokens
                 uncached = max(1, self.tokens - matched)
-                return Choice(node, group.loads[at], claim, group.assumed, matched, uncached)
+                source = group.nodes[pull.source]
+                return Choice(node, load, claim, group.assumed, matched, uncached, source, pull.tokens)
             at -= len(group.nodes)
         raise IndexError(f"no candidate of rank {rank}")

@@ -10,7 +10,7 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node, NodeListener
-from trunkline.router.scheduler import board, cost
+from trunkline.router.scheduler import board, cost, pull
 from trunkline.router.scheduler.accuracy import Accuracy
 from trunkline.router.scheduler.claims import Claims, sample, unsampled
 from trunkline.router.scheduler.decision import Decision
@@ -54,6 +54,8 @@ class Scheduler(NodeListener):
         """Nodes, by that number, whose summary is not known, as of the last weighing."""
         self._weigh_at = 0.0
         self._queue_weight = cost.MAX_WEIGHT
+        self._linked = False
+        """Whether nodes can pull from each other, as of the last weighing."""
         self._groups: dict[str, tuple[Sequence[Node], tuple[Group, ...]]] = {}
         self.burst_claims = Claims(settings.burst_ttl, settings.max_claims, clock)
         self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
@@ -84,7 +86,10 @@ class Scheduler(NodeListener):
             claims.append(claim)
             match = self._match(group, chain, claim, keys)
             matches.append(match)
-            offers += cost.weigh(group.loads, group.positions, match.held, tokens, prices)
+            weighed = cost.weigh(group.loads, group.positions, match.held, tokens, prices)
+            if self._linked and match.tiers:
+                self._pull(match, weighed, tokens, now)
+            offers += weighed
         reliefs = None
         if relief is not None:
             loads = [load for match in matches for load in match.group.loads]
@@ -110,6 +115,8 @@ class Scheduler(NodeListener):
         self.claim(choice)
         if not choice.assumed:
             self.accuracy.expect(request_id, placement, choice.matched)
+        if choice.pull_from is not None:
+            choice.load.link.pull(self.load_of(choice.pull_from).link, choice.pulled, self._clock())
         window = choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())
         return Ticket(choice, placement.tokens, window)
 
@@ -167,6 +174,7 @@ class Scheduler(NodeListener):
             loads = self._loads.values()
             for load in loads:
                 load.turn(now)
+            self._linked = any(load.link.rate for load in loads)
             self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
         return self._queue_weight
 
@@ -189,6 +197,25 @@ class Scheduler(NodeListener):
                 if known > held.get(node, 0):
                     held[node] = known
         return Match(group, held, tiers)
+
+    def _pull(self, match: Match, offers: list[cost.Offer], tokens: int, now: float) -> None:
+        """Replaces the offers of nodes that had better pull. What is claimed is not there yet, so nobody lends it."""
+        loads, positions = match.group.loads, match.group.positions
+        flat = iter(memoryview(match.tiers).cast("I"))
+        known = {
+            positions[node]: device + host + disk
+            for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)
+            if node in positions
+        }
+        source = pull.lender(loads, known, now)
+        if source is None:
+            return
+        held = {positions[node]: count for node, count in match.held.items() if node in positions}
+        held[source] = known[source]
+        weight, reuse = self._queue_weight, self.accuracy.reuse
+        match.pulls = pull.pulls(loads, held, source, tokens, self.prices, weight, offers, reuse, now)
+        for at, one in match.pulls.items():
+            offers[at] = one.offer
 
     def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[Group, ...]:
         """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""

@@ -96,7 +96,7 @@ def test_the_holder_of_a_prefix_is_chosen_for_its_cost() -> None:
     assert reasons(view) == ["cost"]
     best, *others = view["candidates"]
     assert best["node"] == view["node"] == "127.0.0.1:9001"
-    assert best["tiers"] == {"device": best["matched_tokens"], "host": 0, "disk": 0, "claimed": 0}
+    assert best["tiers"] == {"device": best["matched_tokens"], "host": 0, "disk": 0, "claimed": 0, "pulled": 0}
     assert best["matched_tokens"] == view["matched_tokens"] > 900
     assert (best["report_age_s"], others[0]["report_age_s"]) == (0.25, None)
     assert [one["matched_tokens"] for one in others] == [0, 0]
