@@ -113,12 +113,14 @@ class Heat:
     one without levels. ValueError for a visit that has not begun, and for levels and tiers out of range.
     """
 
-    def __new__(cls, ages: Sequence[int], levels: int, prior: float, decay: float, visits: int, tiers: int) -> Heat:
-        """`ages`: in visits, where a new class of age begins, from 0 on. `prior`: returns that a level is taken to have
-        had before it was seen. `decay`: the share of what was learned that is forgotten every 64 visits. `visits`: how
-        many are remembered."""
+    def __new__(
+        cls, ages: Sequence[int], kinds: int, levels: int, prior: float, decay: float, visits: int, tiers: int
+    ) -> Heat:
+        """`ages`: in visits, where a new class of age begins, from 0 on. `kinds` of visits have their own rates by age.
+        `prior`: returns that a level or a kind is taken to have had before it was seen. `decay`: the share of what was
+        learned that is forgotten every 64 visits. `visits`: how many are remembered."""
 
-    def visit(self, levels: Sequence[int]) -> int:
+    def visit(self, levels: Sequence[int], kind: int = 0) -> int:
         """One begins, with at most 6 levels; its number. One without levels is never said to return."""
 
     def returned(self, visit: int) -> None:
@@ -137,7 +139,7 @@ class Heat:
         """No page of the tier is offered."""
 
     def rates(self) -> tuple[list[float], list[float]]:
-        """For each class of age: returns per visit that passes, and what a page of that age is worth."""
+        """For each class of age of each kind: returns per visit that passes, and what a page of that age is worth."""
 
     def factors(self) -> list[float]:
         """For each level: by how much more, or less, often its visits return."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trunkline.kernels.core import Heat
 
-AGES, LEVELS, PRIOR, DECAY, VISITS, TIERS = (0, 3, 7, 20), 6, 2.0, 0.1, 40, 2
+AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS = (0, 3, 7, 20), 2, 6, 2.0, 0.1, 40, 2
 
 
 class Model:
@@ -20,8 +20,8 @@ class Model:
         self.now = 1
         self.visits: dict[int, dict[str, object]] = {}
         self.seen, self.expected = [0.0] * LEVELS, [0.0] * LEVELS
-        self.returns, self.exposure = [0.0] * len(AGES), [0.0] * len(AGES)
-        self.rates = [1 / (8 + age) for age in AGES]
+        self.returns, self.exposure = [0.0] * len(AGES) * KINDS, [0.0] * len(AGES) * KINDS
+        self.rates = [1 / (8 + age) for age in AGES] * KINDS
         self.values = list(self.rates)
         self.offers: dict[int, dict[int, int]] = {tier: {} for tier in range(TIERS)}
         self.weights: dict[tuple[int, int], float] = {}
@@ -32,9 +32,15 @@ class Model:
     def weight(self, levels: list[int]) -> float:
         return math.prod(map(self.factor, levels))
 
-    def visit(self, levels: list[int]) -> int:
+    def visit(self, levels: list[int], kind: int) -> int:
         number = self.now
-        self.visits[number] = {"levels": levels, "open": bool(levels), "age": 0, "weight": self.weight(levels)}
+        self.visits[number] = {
+            "levels": levels,
+            "open": bool(levels),
+            "kind": kind,
+            "age": 0,
+            "weight": self.weight(levels),
+        }
         self.now += 1
         for age, (begin, end) in enumerate(pairwise(AGES)):
             for older in sorted(self.visits):
@@ -55,7 +61,7 @@ class Model:
             visit["open"] = False
 
     def observe(self, visit: dict[str, object], waited: int, returns: int) -> None:
-        age: int = visit["age"]  # type: ignore[assignment]
+        age: int = visit["age"] + len(AGES) * visit["kind"]  # type: ignore[assignment, operator]
         levels: list[int] = visit["levels"]  # type: ignore[assignment]
         chance = waited * self.rates[age] * self.weight(levels)
         factors = [self.factor(level) for level in levels]
@@ -66,33 +72,42 @@ class Model:
             self.expected[level] += chance / factor
 
     def refresh(self) -> None:
-        likely = 1.0
+        likely, size = 1.0, len(AGES)
         for age, begin in enumerate(AGES):
-            self.rates[age] = (self.returns[age] + likely) / (self.exposure[age] + begin + 8)
-            likely = self.rates[age] * (begin + 8)
-        for first in range(len(AGES)):
-            ratios, left, chance, wait = [], 1.0, 0.0, 0.0
-            for age in range(first, len(AGES)):
-                width = AGES[age + 1] - AGES[age] if age + 1 < len(AGES) else AGES[age]
-                stays = math.exp(-self.rates[age] * width)
-                chance += left * (1 - stays)
-                wait += left * (1 - stays) / self.rates[age]
-                left *= stays
-                ratios.append(chance / wait)
-            self.values[first] = max(ratios)
+            everyone = (sum(self.returns[age::size]) + likely) / (sum(self.exposure[age::size]) + begin + 8)
+            likely = everyone * (begin + 8)
+            for at in range(age, size * KINDS, size):
+                self.rates[at] = (self.returns[at] + PRIOR) / (self.exposure[at] + PRIOR / everyone)
+        for kind in range(KINDS):
+            rates = self.rates[kind * size : (kind + 1) * size]
+            self.values[kind * size : (kind + 1) * size] = [best_ratio(rates, first) for first in range(size)]
         for counts in (self.seen, self.expected, self.returns, self.exposure):
             counts[:] = [count * (1 - DECAY) for count in counts]
 
     def worth(self, tier: int, page: int) -> float:
         number = self.offers[tier][page]
-        weight: float = self.visits.get(number, {"weight": 1.0})["weight"]  # type: ignore[assignment]
-        return weight * self.values[bisect_right(AGES, self.now - number) - 1]
+        visit = self.visits.get(number, {"weight": 1.0, "kind": 0})
+        first: int = visit["kind"] * len(AGES)  # type: ignore[operator]
+        weight: float = visit["weight"]  # type: ignore[assignment]
+        return weight * self.values[first + bisect_right(AGES, self.now - number) - 1]
+
+
+def best_ratio(rates: list[float], first: int) -> float:
+    ratios, left, chance, wait = [], 1.0, 0.0, 0.0
+    for age in range(first, len(AGES)):
+        width = AGES[age + 1] - AGES[age] if age + 1 < len(AGES) else AGES[age]
+        stays = math.exp(-rates[age] * width)
+        chance += left * (1 - stays)
+        wait += left * (1 - stays) / rates[age]
+        left *= stays
+        ratios.append(chance / wait)
+    return max(ratios)
 
 
 LEVEL_LISTS = st.lists(st.integers(0, LEVELS - 1), max_size=4)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("visit"), LEVEL_LISTS, st.integers(1, 30)),
+        st.tuples(st.just("visit"), LEVEL_LISTS, st.integers(0, KINDS - 1), st.integers(1, 30)),
         st.tuples(st.just("returned"), st.integers(0, 60)),
         st.tuples(st.just("offer"), st.integers(0, TIERS - 1), st.integers(0, 9), st.integers(0, 60)),
         st.tuples(st.just("take"), st.integers(0, TIERS - 1)),
@@ -104,12 +119,12 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_heat_is_like_its_model(steps: list[tuple[object, ...]]) -> None:
-    heat, model = Heat(AGES, LEVELS, PRIOR, DECAY, VISITS, TIERS), Model()
+    heat, model = Heat(AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS), Model()
     for step in steps:
         match step:
-            case ("visit", list(levels), int(times)):
+            case ("visit", list(levels), int(kind), int(times)):
                 for _ in range(times):
-                    assert heat.visit(levels) == model.visit(levels)
+                    assert heat.visit(levels, kind) == model.visit(levels, kind)
             case ("returned", int(ago)):
                 heat.returned(max(0, model.now - 1 - ago))
                 model.returned(max(0, model.now - 1 - ago))
@@ -136,14 +151,14 @@ def test_heat_is_like_its_model(steps: list[tuple[object, ...]]) -> None:
 
 
 def test_what_nobody_knows_anything_of_goes_least_recently_used_first() -> None:
-    heat = Heat(AGES, LEVELS, PRIOR, DECAY, VISITS, TIERS)
+    heat = Heat(AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS)
     for page in range(200):
         heat.offer(0, page, heat.visit([]))
     assert [heat.take(0) for _ in range(201)] == [*range(200), None]
 
 
 def test_visits_that_return_keep_their_pages() -> None:
-    heat = Heat(AGES, LEVELS, PRIOR, DECAY, VISITS, TIERS)
+    heat = Heat(AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS)
     for _ in range(300):
         loyal = heat.visit([0])
         heat.visit([1])
@@ -155,7 +170,7 @@ def test_visits_that_return_keep_their_pages() -> None:
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    heat = Heat(AGES, LEVELS, PRIOR, DECAY, VISITS, TIERS)
+    heat = Heat(AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS)
     with pytest.raises(ValueError, match="has not begun"):
         heat.returned(1)
     with pytest.raises(ValueError, match="has not begun"):
@@ -164,10 +179,12 @@ def test_arguments_out_of_range_are_refused() -> None:
         heat.visit([LEVELS])
     with pytest.raises(ValueError, match="levels"):
         heat.visit([0] * 7)
+    with pytest.raises(ValueError, match="kind 2"):
+        heat.visit([], KINDS)
     with pytest.raises(ValueError, match="tier 2"):
         heat.take(TIERS)
     for ages in ([0], [1, 2], [0, 2, 2]):
         with pytest.raises(ValueError, match="ages"):
-            Heat(ages, 1, 1.0, 0.0, 1, 1)
+            Heat(ages, 1, 1, 1.0, 0.0, 1, 1)
     with pytest.raises(ValueError, match="prior"):
-        Heat(AGES, 1, 0.0, 0.0, 1, 1)
+        Heat(AGES, 1, 1, 0.0, 0.0, 1, 1)

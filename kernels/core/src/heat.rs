@@ -5,7 +5,11 @@
 //! mean is the caller's business. Factors are observed over expected returns, each with the others taken into account.
 //! A page is worth the factors of its visit times the best ratio of returns to waiting over all horizons ahead.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
+
+use tier::{Place, Tier, Weight};
+
+mod tier;
 
 /// Visits between two looks at the rates by age.
 const REFRESH: u64 = 64;
@@ -14,9 +18,12 @@ pub const MAX_LEVELS: usize = 6;
 pub struct Settings {
     /// Ages at which a new class of age begins; the first is 0, they ascend.
     pub ages: Vec<u64>,
+    /// Kinds of visits, each with its own rates by age.
+    pub kinds: usize,
     /// How many levels there are.
     pub levels: usize,
-    /// Returns that a factor of 1 is believed to have been seen with before any was.
+    /// Returns that each factor is believed to have been seen with, at 1, and each kind, at the rate of all, before any
+    /// was.
     pub prior: f64,
     /// Share of what was learned that is forgotten every REFRESH visits.
     pub decay: f64,
@@ -31,23 +38,8 @@ struct Visit {
     /// Whether it may still return.
     open: bool,
     age: u8,
+    kind: u8,
     weight: f32,
-}
-
-/// Orders like its value: weights are positive.
-type Weight = u32;
-
-#[derive(Clone, Copy)]
-struct Place {
-    age: usize,
-    weight: Weight,
-    visit: u64,
-}
-
-struct Tier {
-    places: Vec<Option<Place>>,
-    by_weight: Vec<BTreeSet<(Weight, u64, u32)>>,
-    by_visit: Vec<BTreeSet<(u64, u32)>>,
 }
 
 pub struct Heat {
@@ -74,22 +66,21 @@ impl Heat {
             .iter()
             .map(|&age| 1.0 / (8.0 + age as f64))
             .collect();
-        let tier = || Tier {
-            places: Vec::new(),
-            by_weight: vec![BTreeSet::new(); ages],
-            by_visit: vec![BTreeSet::new(); ages],
-        };
+        let rates = rates.repeat(settings.kinds);
+        let classes = rates.len();
         Heat {
             first: 1,
             visits: VecDeque::new(),
             due: vec![1; ages],
             seen: vec![0.0; settings.levels],
             expected: vec![0.0; settings.levels],
-            returns: vec![0.0; ages],
-            exposure: vec![0.0; ages],
+            returns: vec![0.0; classes],
+            exposure: vec![0.0; classes],
             values: rates.clone(),
             rates,
-            tiers: (0..settings.tiers).map(|_| tier()).collect(),
+            tiers: (0..settings.tiers)
+                .map(|_| Tier::new(ages, classes))
+                .collect(),
             settings,
         }
     }
@@ -100,7 +91,7 @@ impl Heat {
     }
 
     /// A visit begins; its number. One without levels teaches nothing.
-    pub fn visit(&mut self, given: &[u8]) -> u64 {
+    pub fn visit(&mut self, given: &[u8], kind: u8) -> u64 {
         let mut levels = [0; MAX_LEVELS];
         levels[..given.len()].copy_from_slice(given);
         let number = self.now();
@@ -109,6 +100,7 @@ impl Heat {
             count: given.len() as u8,
             open: !given.is_empty(),
             age: 0,
+            kind,
             weight: 1.0,
         };
         visit.weight = self.weight(&visit) as f32;
@@ -138,11 +130,18 @@ impl Heat {
 
     /// The page could go, and was last used by this visit.
     pub fn offer(&mut self, tier: usize, page: u32, visit: u64) {
-        let age = self.class_of(visit);
+        let class = self.class_of(visit);
         let weight = self.weight_of(visit);
         let tier = &mut self.tiers[tier];
         tier.withdraw(page);
-        tier.place(page, Place { age, weight, visit });
+        tier.place(
+            page,
+            Place {
+                class,
+                weight,
+                visit,
+            },
+        );
     }
 
     /// The page that is worth least of those that are offered, which it is no longer.
@@ -167,13 +166,10 @@ impl Heat {
 
     /// No page of the tier is offered.
     pub fn clear(&mut self, tier: usize) {
-        let tier = &mut self.tiers[tier];
-        tier.places.clear();
-        tier.by_weight.iter_mut().for_each(BTreeSet::clear);
-        tier.by_visit.iter_mut().for_each(BTreeSet::clear);
+        self.tiers[tier].clear();
     }
 
-    /// For each class of age: rate of return per visit, and value.
+    /// For each kind and class of age: rate of return per visit, and value.
     pub fn rates(&self) -> (&[f64], &[f64]) {
         (&self.rates, &self.values)
     }
@@ -206,15 +202,21 @@ impl Heat {
         visit.map_or(1.0, |visit| visit.weight).to_bits()
     }
 
+    /// A visit that is forgotten is of the first kind.
     fn class_of(&self, number: u64) -> usize {
         let age = self.now().saturating_sub(number);
-        self.settings.ages.partition_point(|&begin| begin <= age) - 1
+        let ages = &self.settings.ages;
+        let at = number.checked_sub(self.first);
+        let visit = at.and_then(|at| self.visits.get(at as usize));
+        let kind = visit.map_or(0, |visit| visit.kind as usize);
+        kind * ages.len() + ages.partition_point(|&begin| begin <= age) - 1
     }
 
     /// So long in this class of age, with or without a return at the end.
     fn observe(&mut self, number: u64, class: usize, waited: u64, returns: f64) {
         let visit = &self.visits[(number - self.first) as usize];
         let (levels, count, waited) = (visit.levels, visit.count as usize, waited as f64);
+        let class = visit.kind as usize * self.settings.ages.len() + class;
         let chance = waited * self.rates[class] * self.weight(visit);
         self.returns[class] += returns;
         self.exposure[class] += waited;
@@ -255,17 +257,28 @@ impl Heat {
     }
 
     fn refresh(&mut self) {
-        let ages = &self.settings.ages;
+        let (ages, prior) = (&self.settings.ages, self.settings.prior);
+        let sum =
+            |counts: &[f64], age: usize| counts[age..].iter().step_by(ages.len()).sum::<f64>();
         let mut likely = 1.0;
         for (class, &age) in ages.iter().enumerate() {
             // Where little was seen, the class before says what to expect: less, the older.
             let trust = age as f64 + 8.0;
-            let rate = (self.returns[class] + likely) / (self.exposure[class] + trust);
-            self.rates[class] = rate;
-            likely = rate * trust;
+            let all = (sum(&self.returns, class) + likely) / (sum(&self.exposure, class) + trust);
+            likely = all * trust;
+            // And of a kind that is new, all kinds together.
+            for at in (class..self.rates.len()).step_by(ages.len()) {
+                self.rates[at] = (self.returns[at] + prior) / (self.exposure[at] + prior / all);
+            }
         }
-        for class in 0..ages.len() {
-            self.values[class] = best_ratio(&self.rates[class..], &ages[class..]);
+        for (rates, values) in self
+            .rates
+            .chunks(ages.len())
+            .zip(self.values.chunks_mut(ages.len()))
+        {
+            for class in 0..ages.len() {
+                values[class] = best_ratio(&rates[class..], &ages[class..]);
+            }
         }
         let kept = 1.0 - self.settings.decay;
         for counts in [
@@ -276,25 +289,6 @@ impl Heat {
         ] {
             counts.iter_mut().for_each(|count| *count *= kept);
         }
-    }
-}
-
-impl Tier {
-    fn place(&mut self, page: u32, place: Place) {
-        if self.places.len() <= page as usize {
-            self.places.resize(page as usize + 1, None);
-        }
-        self.places[page as usize] = Some(place);
-        self.by_weight[place.age].insert((place.weight, place.visit, page));
-        self.by_visit[place.age].insert((place.visit, page));
-    }
-
-    fn withdraw(&mut self, page: u32) {
-        let Some(place) = self.places.get_mut(page as usize).and_then(Option::take) else {
-            return;
-        };
-        self.by_weight[place.age].remove(&(place.weight, place.visit, page));
-        self.by_visit[place.age].remove(&(place.visit, page));
     }
 }
 

@@ -13,6 +13,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 #[pyclass(frozen, module = "trunkline.kernels.core")]
 struct Heat {
+    kinds: usize,
     levels: usize,
     tiers: usize,
     /// Used from one thread; here only because Python cannot promise that.
@@ -24,6 +25,7 @@ impl Heat {
     #[new]
     fn new(
         ages: Vec<u64>,
+        kinds: usize,
         levels: usize,
         prior: f64,
         decay: f64,
@@ -36,17 +38,19 @@ impl Heat {
                 "ages: 2 to 256 numbers that ascend from 0",
             ));
         }
-        if levels > 256
+        if !(1..=16).contains(&kinds)
+            || levels > 256
             || visits == 0
             || !(prior > 0.0 && prior.is_finite())
             || !(0.0..1.0).contains(&decay)
         {
             return Err(PyValueError::new_err(format!(
-                "levels {levels} is above 256, visits {visits} below 1, prior {prior} not positive, or decay {decay} not in [0, 1)"
+                "kinds {kinds} is not in 1 to 16, levels {levels} above 256, visits {visits} below 1, prior {prior} not positive, or decay {decay} not in [0, 1)"
             )));
         }
         let settings = heat::Settings {
             ages,
+            kinds,
             levels,
             prior,
             decay,
@@ -54,6 +58,7 @@ impl Heat {
             tiers,
         };
         Ok(Heat {
+            kinds,
             levels,
             tiers,
             heat: Mutex::new(heat::Heat::new(settings)),
@@ -65,7 +70,8 @@ impl Heat {
         self.lock().now()
     }
 
-    fn visit(&self, levels: Vec<u8>) -> PyResult<u64> {
+    #[pyo3(signature = (levels, kind = 0))]
+    fn visit(&self, levels: Vec<u8>, kind: u8) -> PyResult<u64> {
         if levels.len() > heat::MAX_LEVELS
             || levels.iter().any(|&level| level as usize >= self.levels)
         {
@@ -75,7 +81,13 @@ impl Heat {
                 self.levels
             )));
         }
-        Ok(self.lock().visit(&levels))
+        if kind as usize >= self.kinds {
+            return Err(PyValueError::new_err(format!(
+                "kind {kind} is not below {}",
+                self.kinds
+            )));
+        }
+        Ok(self.lock().visit(&levels, kind))
     }
 
     fn returned(&self, visit: u64) -> PyResult<()> {
