@@ -1,0 +1,44 @@
+"""What the cache learns from who used which pages."""
+
+from trunkline.agent.cache.visits import Visits
+
+
+def goes_first(visits: Visits, offered: dict[int, int]) -> int | None:
+    """Of pages with their visits."""
+    for page, visit in offered.items():
+        visits.heat.offer(0, page, visit)
+    return visits.heat.take(0)
+
+
+def test_a_request_is_a_visit_to_what_it_found_and_one_to_what_it_added() -> None:
+    visits = Visits()
+    assert visits.note([1, 2, 3], 0, 10) == (1, 1)
+    assert visits.note([1, 2, 3, 4], 3, 10) == (2, 3)
+    assert visits.note([1, 2, 3, 4], 4, 10) == (4, 4)
+    assert visits.touch() == 5
+
+
+def test_before_anything_is_learned_the_least_recently_used_goes() -> None:
+    visits = Visits()
+    first, second = visits.note([1], 0, 0)[1], visits.note([2], 0, 0)[1]
+    assert goes_first(visits, {7: second, 8: first}) == 8
+
+
+def test_the_longer_chains_that_come_back_outlive_the_short_ones_that_do_not() -> None:
+    visits = Visits()
+    for key in range(0, 100_000, 100):
+        asked = list(range(key, key + 40))
+        visits.note(asked, 0, 500)
+        visits.note([key + 50], 0, 3)
+        visits.note([*asked, key + 41], 40, 500)
+    loyal = visits.note(list(range(200_000, 200_040)), 0, 500)[1]
+    fleeting = visits.note([200_050], 0, 3)[1]
+    assert goes_first(visits, {1: loyal, 2: fleeting}) == 2
+
+
+def test_a_document_is_kept_and_the_questions_about_it_are_not() -> None:
+    visits = Visits()
+    for question in range(1000, 2000):
+        visits.note([1, 2, 3, question], 3 if question > 1000 else 0, 50)
+    trunk, tail = visits.note([1, 2, 3, 4000], 3, 50)
+    assert goes_first(visits, {3: trunk, 4: tail}) == 4
