@@ -62,11 +62,15 @@ def weigh(
     seconds = prices.seconds
     new, size = seconds(tokens, 0), size_of(tokens)
     offers = [(new, account.waits[size] + new * account.drags[size], account.fill) for account in accounts]
+    last = -1
     for index, matched in held.items():
         at = positions.get(index)
         if at is not None:
-            uncached = max(1, tokens - matched)
-            offers[at] = offer(accounts[at], uncached, seconds(uncached, tokens - uncached))
+            if matched != last:  # Many nodes hold the same.
+                last, uncached = matched, max(1, tokens - matched)
+                work, size = seconds(uncached, tokens - uncached), size_of(uncached)
+            account = accounts[at]
+            offers[at] = (work, account.waits[size] + work * account.drags[size], account.fill)
     return offers
 
 

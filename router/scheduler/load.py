@@ -1,7 +1,7 @@
 """How busy nodes are: the router's own account of what it placed, and what nodes report.
 
 The own account is immediate: a placement counts the moment it is made, until its response begins. It is kept in tokens
-and pairs, and priced anew whenever it changes or the node reports.
+and pairs, and priced anew when it has changed or the node has reported.
 
 A report describes a moment up to WINDOW_S ago, when other requests of ours were under way than now. So it is believed
 only about what is true whenever in that time it was made:
@@ -42,11 +42,13 @@ class NodeLoad:
         "_batch",
         "_believed_until",
         "_decode_s",
+        "_dirty",
         "_max_running",
         "_others",
         "_others_s",
         "_pairs",
         "_passes",
+        "_priced",
         "_prices",
         "_recent",
         "_reported",
@@ -55,6 +57,7 @@ class NodeLoad:
         "_shared",
         "_show",
         "_sizes",
+        "_wait_s",
         "_work_at",
         "_work_share",
         "drags",
@@ -70,23 +73,29 @@ class NodeLoad:
         "running",
         "spare",
         "step_tokens",
-        "wait_s",
         "waits",
     )
 
     def __init__(
-        self, prices: Prices, max_running: int, decode_s: float, now: float, show: Callable[..., None]
+        self,
+        prices: Prices,
+        max_running: int,
+        decode_s: float,
+        now: float,
+        show: Callable[..., None],
+        dirty: list["NodeLoad"],
     ) -> None:
-        """`show` is told the account whenever it changes: `board.writer`."""
+        """`show` is told the account whenever it is priced: `board.writer`. `dirty` gets it when it must be."""
         self._prices = prices
         self._show = show
+        self._dirty = dirty
+        self._priced = False
         self.pace = Pace(prices)
         self.running = 0
         """Placed by this router and not finished."""
         self.pending = 0
         """Uncached tokens placed by this router whose response has not begun."""
-        self.wait_s = 0.0
-        """Prefill and decode of everything that is there."""
+        self._wait_s = 0.0
         self.waits = [0.0] * SIZES
         """By size: what a request that is placed now waits for; less than `wait_s` where it passes longer ones."""
         self.drags = [0.0] * SIZES
@@ -133,7 +142,7 @@ class NodeLoad:
         """Until then the last report counts."""
         self._work_share = 0.0
         self._work_at = now
-        self._settle()
+        self.settle()
 
     def place(self, uncached: int, matched: int, now: float) -> int:
         """A request is sent. Returns what `begin` wants back: when."""
@@ -144,7 +153,7 @@ class NodeLoad:
         self._sizes.add(uncached, count)
         shared = self._shared
         window = self._recent.place(uncached, self.pending + shared.pending, self.running + shared.running, now)
-        self._settle()
+        self._change()
         work_s = (prices.per_token * uncached + prices.per_pair * count) * self.pace.slowness
         self._work_share = self._recent_work(now) + work_s / _WORK_WINDOW_S
         self._work_at = now
@@ -157,17 +166,17 @@ class NodeLoad:
         count = pairs(uncached, matched)
         self._pairs -= count
         self._sizes.remove(uncached, count)
-        self._settle()
+        self._change()
 
     def finish(self) -> None:
         """Its response ended, or the request was given up."""
         self.running -= 1
-        self._settle()
+        self._change()
 
     def hold(self, seconds: float) -> None:
         """So much more prefill waits at the router for this node; negative: less."""
         self.held_s += seconds
-        self._settle()
+        self._change()
 
     def report(self, load: Load, now: float) -> None:
         """The node says itself how busy it is."""
@@ -192,7 +201,7 @@ class NodeLoad:
                 self.spare = (tier.free + tier.cached) * PAGE_TOKENS
         if load.max_running > 0:
             self._max_running = self._batch = load.max_running
-        self._settle()
+        self._change()
 
     def learn(self, finished: Finished) -> None:
         """The node says how long a prefill took."""
@@ -208,25 +217,44 @@ class NodeLoad:
         """What the other routers have there, all together."""
         self._shared = others
         self._recent.place(0, self.pending + others.pending, self.running + others.running, now)
-        self._settle()
+        self._change()
 
     def retire(self) -> None:
         """Another account is kept of the node from here on; this one goes on for what is still under way on it."""
         self._show = writer(bytearray(), 0)
 
+    @property
+    def wait_s(self) -> float:
+        """Prefill and decode of everything that is there."""
+        self.settle()
+        return self._wait_s
+
     def turn(self, now: float) -> None:
-        """Time has gone by: what was reported too long ago is not believed any more."""
+        """Time has gone by: what was reported too long ago is not believed any more. Prices the account."""
         if now >= self._believed_until:
             self._reported = math.inf
             self._others_s = 0.0
-            self._settle()
+            self._change()
+        self.settle()
 
     def utilisation(self, now: float) -> float:
         """Share of its time that the node needs for what was placed lately, or of its batch if that is more."""
         return max(self._recent_work(now) + self._shared.work, self.fill)
 
-    def _settle(self) -> None:
-        """Prices the account."""
+    def _change(self) -> None:
+        """It is priced before it is next looked at: several changes between two decisions cost no more than one."""
+        requests = self.running + self._shared.running + self._others
+        self.fill = requests / self._max_running
+        self.full = requests >= self._batch
+        if self._priced:
+            self._priced = False
+            self._dirty.append(self)
+
+    def settle(self) -> None:
+        """Prices the account, if it has changed."""
+        if self._priced:
+            return
+        self._priced = True
         shared, prices = self._shared, self._prices
         slowness = self.pace.slowness
         pending = self.pending + shared.pending
@@ -235,7 +263,7 @@ class NodeLoad:
         if computed > 0:
             seconds *= 1.0 - computed / pending
         requests = self.running + shared.running + self._others
-        self.wait_s = wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
+        self._wait_s = wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
         excess = slowness - 1.0
         if self._passes and seconds > 0.0:
             scale = slowness * (1.0 - computed / pending if computed > 0 else 1.0)
@@ -245,8 +273,6 @@ class NodeLoad:
         else:
             self.waits = [wait_s] * SIZES
             self.drags = [excess] * SIZES
-        self.fill = requests / self._max_running
-        self.full = requests >= self._batch
         self._show(self.fill, self._reported_at, *self.waits, *self.drags)
 
     def _recent_work(self, now: float) -> float:

@@ -50,6 +50,8 @@ class Scheduler(NodeListener):
         self._loads: dict[Node, NodeLoad] = {}
         self.prices = Prices(settings.prefill_rate)
         self._board = bytearray()
+        self._dirty: list[NodeLoad] = []
+        """Accounts that are to be priced before they are looked at."""
         self._unknown: frozenset[int] = frozenset()
         """Nodes, by that number, whose summary is not known, as of the last weighing."""
         self._weigh_at = 0.0
@@ -80,6 +82,9 @@ class Scheduler(NodeListener):
         groups = self._grouped(prompt.model, candidates)
         settings, now = self._settings, self._clock()
         weight = self._weight(now)  # First: it brings the accounts up to date.
+        for load in self._dirty:
+            load.settle()
+        self._dirty.clear()
         for group in groups:
             chain = keys.chain(group.namespace)
             claim = sample(chain)
@@ -142,7 +147,7 @@ class Scheduler(NodeListener):
         if load is None:
             settings = self._settings
             show = board.writer(self._board, node.index)
-            load = NodeLoad(self.prices, settings.max_running, settings.decode_s, self._clock(), show)
+            load = NodeLoad(self.prices, settings.max_running, settings.decode_s, self._clock(), show, self._dirty)
             self._loads[node] = load
         return load
 

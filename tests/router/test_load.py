@@ -18,7 +18,7 @@ RATE = 1000.0
 
 
 def fresh(decode_s: float = 0.0, prices: Prices | None = None) -> NodeLoad:
-    return NodeLoad(prices or Prices(RATE), 10, decode_s, 0.0, writer(bytearray(), 0))
+    return NodeLoad(prices or Prices(RATE), 10, decode_s, 0.0, writer(bytearray(), 0), [])
 
 
 def wait(load: NodeLoad, now: float) -> float:
@@ -33,6 +33,7 @@ def test_a_placement_counts_until_its_response_begins() -> None:
     load.begin(5000, 100, window)
     assert wait(load, 0.0) == pytest.approx(0.5)
     load.finish()
+    load.settle()
     assert cost.offer(load, 1, 2.0) == (2.0, 0.0, 0.0)
 
 
@@ -97,6 +98,7 @@ def test_a_slow_node_waits_longer_for_its_own_and_computes_longer() -> None:
             other.learn(Finished("r", 1000, 0, 5, 0.0, 1.0))
         slow.learn(Finished("r", 1000, 0, 5, 0.0, 3.0))
     slow.place(2000, 0, 0.0)
+    slow.settle()
     own = prices.seconds(2000, 0)
     work, waited, _ = cost.offer(slow, 1, 2.0)
     assert work == 2.0
@@ -179,6 +181,7 @@ def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_i
         load.begin(one.tokens, 7, one.window)
     for _ in range(running + len(waiting)):
         load.finish()
+    load.settle()
     assert cost.offer(load, 1, 1.0)[1:] == (0.0, 0.0)
     assert load.running == load.pending == 0
 

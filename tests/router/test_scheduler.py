@@ -112,6 +112,7 @@ def test_accounts_return_to_zero_whatever_happens() -> None:
         fleet.scheduler.on_load(node, Load())
         fleet.scheduler.on_load(node, Load())
         load = fleet.scheduler.load_of(node)
+        load.settle()
         assert (load.running, load.pending, *cost.offer(load, 1, 0.0)) == (0,) * 5
 
 

@@ -45,9 +45,10 @@ def test_where_shorter_prompts_go_first_they_do_not_wait_for_a_long_one() -> Non
     """And the long one waits for them: each second of theirs counts once more."""
     waits = {}
     for patience in (0.0, 4.0):
-        load = NodeLoad(Prices(1000.0), max_running=10, decode_s=0.0, now=0.0, show=writer(bytearray(), 0))
+        load = NodeLoad(Prices(1000.0), max_running=10, decode_s=0.0, now=0.0, show=writer(bytearray(), 0), dirty=[])
         load.report(Load(patience=patience, step_tokens=100), 0.0)
         load.place(8000, 0, 0.0)
+        load.settle()
         waits[patience] = (cost.offer(load, 100, 0.1)[1], cost.offer(load, 9000, 9.0)[1])
     assert waits[0.0] == pytest.approx((8.0, 8.0))
     assert waits[4.0] == pytest.approx((0.05 + 0.1, 8.0))
