@@ -211,7 +211,9 @@ class NodeLoad:
 
     def share(self, now: float) -> Share:
         """The own account, for other routers."""
-        return Share(self.running, self.pending, self._pairs, self._recent.placed(), self._recent_work(now))
+        return Share(
+            self.running, self.pending, self._pairs, self._recent.placed(), self._recent_work(now), self._sizes.told()
+        )
 
     def share_with(self, others: Share, now: float) -> None:
         """What the other routers have there, all together."""
@@ -267,7 +269,9 @@ class NodeLoad:
         excess = slowness - 1.0
         if self._passes and seconds > 0.0:
             scale = slowness * (1.0 - computed / pending if computed > 0 else 1.0)
-            passed, counts = self._sizes.passed(prices.per_token * scale, prices.per_pair * scale, self.step_tokens)
+            passed, counts = self._sizes.passed(
+                shared.sizes, prices.per_token * scale, prices.per_pair * scale, self.step_tokens
+            )
             self.waits = [wait_s - behind for behind in passed]
             self.drags = [excess + count for count in counts]
         else:

@@ -5,6 +5,8 @@ A size is an octave of tokens to compute. Of one size the earlier prompt goes fi
 for long is passed no more is left out: it is so on all nodes alike when queues are long.
 """
 
+from operator import add
+
 SIZES = 12
 _SMALLEST = 7
 """Below 128 tokens there is one size, and above 131,072."""
@@ -15,42 +17,52 @@ def size_of(tokens: int) -> int:
     return min(max(tokens.bit_length() - _SMALLEST, 0), SIZES - 1)
 
 
+Told = tuple[int, ...]
+"""Tokens of each size, then pairs of each, then numbers: what routers tell each other."""
+NOTHING: Told = (0,) * (3 * SIZES)
+
+
 class Sizes:
     """Tokens, pairs and number of the pending prompts of each size."""
 
-    __slots__ = ("_counts", "_pairs", "_tokens")
+    __slots__ = ("_rows",)
 
     def __init__(self) -> None:
-        self._tokens = [0] * SIZES
-        self._pairs = [0] * SIZES
-        self._counts = [0] * SIZES
+        self._rows = list(NOTHING)
 
     def add(self, tokens: int, pairs: int) -> None:
-        size = size_of(tokens)
-        self._tokens[size] += tokens
-        self._pairs[size] += pairs
-        self._counts[size] += 1
+        rows, size = self._rows, size_of(tokens)
+        rows[size] += tokens
+        rows[size + SIZES] += pairs
+        rows[size + 2 * SIZES] += 1
 
     def remove(self, tokens: int, pairs: int) -> None:
         """What was added."""
-        size = size_of(tokens)
-        self._tokens[size] -= tokens
-        self._pairs[size] -= pairs
-        self._counts[size] -= 1
+        rows, size = self._rows, size_of(tokens)
+        rows[size] -= tokens
+        rows[size + SIZES] -= pairs
+        rows[size + 2 * SIZES] -= 1
 
-    def passed(self, per_token: float, per_pair: float, step_tokens: int) -> tuple[list[float], list[int]]:
+    def told(self) -> Told:
+        return tuple(self._rows)
+
+    def passed(
+        self, others: Told, per_token: float, per_pair: float, step_tokens: int
+    ) -> tuple[list[float], list[int]]:
         """For each size: seconds of prefill that one of it need not wait for, and how many prompts are above it.
 
-        That is the prefill of those above, but for half a step of them: a step that has begun is not left.
+        That is the prefill of those above, but for half a step of them: a step that has begun is not left. `others`:
+        what other routers told of theirs.
         """
+        rows = self._rows if others is NOTHING else list(map(add, self._rows, others))
         seconds, counts = [0.0] * SIZES, [0] * SIZES
         work, tokens, number = 0.0, 0, 0
         for size in range(SIZES - 1, -1, -1):
             if number:
                 seconds[size] = work * (1.0 - min(1.0, step_tokens / tokens) / 2)
                 counts[size] = number
-            if self._counts[size]:
-                work += self._tokens[size] * per_token + self._pairs[size] * per_pair
-                tokens += self._tokens[size]
-                number += self._counts[size]
+            if rows[size + 2 * SIZES]:
+                work += rows[size] * per_token + rows[size + SIZES] * per_pair
+                tokens += rows[size]
+                number += rows[size + 2 * SIZES]
         return seconds, counts

@@ -34,7 +34,7 @@ def test_rows_are_printed_and_written_and_the_same_with_more_processes(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "trouble"),
     [
-        (["--policy", "best"], "there are trunkline, round_robin"),
+        (["--policy", "best"], "there are trunkline, trunkline_x2, trunkline_x2_silent, round_robin"),
         (["--profile", "abacus"], "there are fifo-prefill"),
         (["--cache-tokens", "many"], "--cache-tokens 'many' is neither inf nor"),
         (["--cache-tokens", "0"], "--cache-tokens '0'"),

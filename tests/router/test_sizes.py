@@ -8,19 +8,23 @@ from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.board import writer
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices, pairs
-from trunkline.router.scheduler.sizes import SIZES, Sizes, size_of
+from trunkline.router.scheduler.sizes import NOTHING, SIZES, Sizes, size_of
 from trunkline.shared.wire import Load
 
 _prompts = st.lists(st.integers(1, 200_000), max_size=12)
 
 
-@given(_prompts, st.integers(1, 300_000), st.integers(1, 10_000))
-def test_a_prompt_passes_those_of_greater_size(pending: list[int], tokens: int, step_tokens: int) -> None:
-    sizes = Sizes()
-    for one in pending:
-        sizes.add(one, pairs(one, 0))
-    passed, counts = sizes.passed(1e-4, 1e-9, step_tokens)
-    longer = [one for one in pending if _octave(one) > _octave(tokens)]
+@given(_prompts, _prompts, st.integers(1, 300_000), st.integers(1, 10_000))
+def test_a_prompt_passes_those_of_greater_size(
+    pending: list[int], elsewhere: list[int], tokens: int, step_tokens: int
+) -> None:
+    """Also those that other routers have placed."""
+    sizes, others = Sizes(), Sizes()
+    for of, prompts in ((sizes, pending), (others, elsewhere)):
+        for one in prompts:
+            of.add(one, pairs(one, 0))
+    passed, counts = sizes.passed(others.told(), 1e-4, 1e-9, step_tokens)
+    longer = [one for one in pending + elsewhere if _octave(one) > _octave(tokens)]
     work = sum(1e-4 * one + 1e-9 * pairs(one, 0) for one in longer)
     half_step = work * min(1.0, step_tokens / sum(longer)) / 2 if longer else 0.0
     assert counts[size_of(tokens)] == len(longer)
@@ -38,7 +42,7 @@ def test_what_was_added_is_removed_without_a_rest(pending: list[int]) -> None:
         sizes.add(one, pairs(one, 0))
     for one in pending:
         sizes.remove(one, pairs(one, 0))
-    assert sizes.passed(1.0, 1.0, 1) == ([0.0] * SIZES, [0] * SIZES)
+    assert sizes.passed(NOTHING, 1.0, 1.0, 1) == ([0.0] * SIZES, [0] * SIZES)
 
 
 def test_where_shorter_prompts_go_first_they_do_not_wait_for_a_long_one() -> None:

@@ -41,6 +41,7 @@ def test_noise_is_refused_and_nothing_else_happens(frame: bytes) -> None:
         (encode(msgspec.structs.replace(BATCH, version=99)), "replicas version 99"),
         (encode(msgspec.structs.replace(BATCH, claims=(Claim("n", False, b"123"),))), "whole number of keys"),
         (encode(msgspec.structs.replace(BATCH, shares=(NodeShare("n", Share(running=-1)),))), "does not decode"),
+        (encode(msgspec.structs.replace(BATCH, shares=(NodeShare("n", Share(sizes=(1, 2))),))), "does not decode"),
         (encode(msgspec.structs.replace(BATCH, router="x" * 1000)), "does not decode"),
         (encode(BATCH)[:-3], "does not decode"),
     ],
