@@ -40,6 +40,8 @@ class Replicas:
         """What is not known yet, after a start."""
         if not self.link.listed:
             return [f"registry {self.address}: {self.link.error or 'members are being listed'}"]
+        if self.link.losses and not self.link.connected:
+            return []  # Nobody is heard before the registry is back, and service goes on without it.
         heard = self.peers.heard()
         return [f"router {member.name}: its load" for id, member in self.link.routers.items() if id not in heard]
 
