@@ -105,11 +105,14 @@ class Link:
             try:
                 async with self._address.connect() as redis:
                     await self._serve(redis)
-            except* (RedisError, OSError, TimeoutError) as errors:
-                self._lost(errors.exceptions[0])
-            except* Exception as errors:
-                log.exception("registry: this is a defect, please report it", exc_info=errors)
-                self._lost(errors.exceptions[0])
+            except (RedisError, OSError, TimeoutError) as error:
+                self._lost(error)
+            except Exception as error:
+                log.exception("registry: this is a defect, please report it")
+                self._lost(error)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError  # Something failed as well, while the connections were closed.
             pause = _FIRST_PAUSE_S if self._clock() - began > ECHO_S * 2 else min(pause * 2, _LONGEST_PAUSE_S)
             await self._wait(jittered(pause))
 
@@ -119,10 +122,18 @@ class Link:
                 await subscription.subscribe(lease.channel(self._address.prefix), self._channel)
                 await redis.publish(self._channel, encode(Hello(REPLICAS_VERSION, self._member.id)))
             self._echo_at = self._clock()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._listen(subscription))
-                group.create_task(self._renew(redis))
-                group.create_task(self._publish(redis))
+            # Not a TaskGroup: in Python 3.11 one whose child fails while it is cancelled tells of the failure alone.
+            tasks = [
+                asyncio.create_task(part)
+                for part in (self._listen(subscription), self._renew(redis), self._publish(redis))
+            ]
+            try:
+                failed, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            failed.pop().result()
 
     async def _listen(self, subscription: "PubSub") -> None:
         while True:

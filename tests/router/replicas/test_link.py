@@ -33,6 +33,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "_LISTEN_S", 0.05)
     monkeypatch.setattr(link_module, "_LONGEST_PAUSE_S", 0.2)
     monkeypatch.setattr(registry, "ANSWER_S", 0.4)
+    # Not less: on a busy machine a router would start with less than there is to know.
+    monkeypatch.setattr("trunkline.router.warmup.DEADLINE_S", 60.0)
 
 
 @pytest.fixture
@@ -281,6 +283,33 @@ def test_without_redis_service_goes_on_loudly_and_heals(
 
     run(main())
     assert "other routers' load is not known" in caplog.text
+
+
+def test_a_failure_while_it_is_cancelled_does_not_keep_it_alive(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails_when_cancelled(_: Link, __: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("the connection broke as well") from None
+
+    async def main() -> None:
+        async with serving([], registry=redis.address) as router:
+            await until(lambda: link(router).connected)
+            with monkeypatch.context() as patch:
+                patch.setattr(Link, "_renew", fails_when_cancelled)
+                redis.kill()
+                await until(lambda: not link(router).connected)
+                await asyncio.to_thread(redis.start)
+                await until(lambda: link(router).connected)
+                task = link(router)._task
+                assert task is not None
+                task.cancel()
+                await until(task.done)
+                assert task.cancelled()
+
+    run(main())
 
 
 def test_a_flushed_redis_heals(redis: RedisServer) -> None:
