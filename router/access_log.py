@@ -212,9 +212,9 @@ def _blocks(prompt: Prompt, salt: str) -> tuple[int, list[int]]:
     """
     content, seed = prompt.content, hash64(f"{prompt.model}\0{salt}".encode())
     if isinstance(content, Canonical):
-        keys = memoryview(text_chain(seed, content.segments, TEXT_CHUNK, content.closed)).cast("Q")
+        keys = memoryview(text_chain(seed, content.frames, content.texts, TEXT_CHUNK, content.closed)).cast("Q")
         ends: Sequence[int] = _ends(content)
-        length = max(1, -(-sum(map(len, content.segments)) // BYTES_PER_TOKEN))
+        length = max(1, -(-sum(content.sizes()) // BYTES_PER_TOKEN))
         size = BLOCK_TOKENS * BYTES_PER_TOKEN
     else:
         keys = memoryview(page_chain(seed, content)).cast("Q")
@@ -226,5 +226,5 @@ def _blocks(prompt: Prompt, salt: str) -> tuple[int, list[int]]:
 
 def _ends(content: Canonical) -> list[int]:
     """Bytes from the start of the prompt to the end of each chunk."""
-    starts = [0, *accumulate(map(len, content.segments))]
+    starts = [0, *accumulate(content.sizes())]
     return [starts[segment] + offset for segment, offset in content.boundaries()]

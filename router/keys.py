@@ -45,7 +45,7 @@ class PromptKeys:
         self._seeds = seeds
         self._bytes_per_token = bytes_per_token
         if isinstance(content, Canonical):
-            self.text_bytes = sum(map(len, content.segments)) - sum(content.headers)
+            self.text_bytes = sum(map(len, content.texts))
             """Bytes of text in UTF-8; 0 for token ids."""
             self.tokens = max(1, int(self.text_bytes / bytes_per_token))
             """Of the whole prompt; exact for token ids."""
@@ -59,22 +59,22 @@ class PromptKeys:
         if isinstance(content, array):
             return page_chain(self._seeds.get(namespace, self._salt, text=False), content)
         seed = self._seeds.get(namespace, self._salt, text=True)
-        return text_chain(seed, content.segments, TEXT_CHUNK, content.closed)
+        return text_chain(seed, content.frames, content.texts, TEXT_CHUNK, content.closed)
 
     def tokens_at(self, count: int) -> int:
         """Tokens that the first `count` keys cover."""
         content = self._content
         if isinstance(content, array):
             return min(count * PAGE_TOKENS, self.tokens)
-        covered = 0
-        for segment, header in zip(content.segments, content.headers, strict=True):
-            size = len(segment)
-            keys = -(-size // TEXT_CHUNK) if content.closed else size // TEXT_CHUNK
-            if count < keys:
-                covered += max(0, count * TEXT_CHUNK - header)
+        covered, closed = 0, content.closed
+        for frame, text in zip(content.frames, content.texts, strict=True):
+            size, framing = len(text), len(frame)
+            keys = (framing + size) // TEXT_CHUNK
+            if closed and keys * TEXT_CHUNK < framing + size:
+                keys += 1  # The last one, which is not whole.
+            if count <= keys:
+                covered += min(max(0, count * TEXT_CHUNK - framing), size)
                 break
-            covered += size - header if content.closed else max(0, keys * TEXT_CHUNK - header)
+            covered += size if closed else max(0, keys * TEXT_CHUNK - framing)
             count -= keys
-            if not count:
-                break
         return min(int(covered / self._bytes_per_token), self.tokens)

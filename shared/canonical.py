@@ -43,19 +43,23 @@ class TextPart(msgspec.Struct):
 class Canonical(msgspec.Struct, frozen=True, gc=False):
     """The canonical bytes of one request.
 
-    `segments[i]` starts with `headers[i]` bytes of framing; what follows is the author's text in UTF-8.
+    A segment is `frames[i]`, which is framing, and the author's text `texts[i]`: UTF-8, or ASCII as it was decoded, for
+    which a copy would cost as much as hashing it.
     `closed`: whether segment ends are chunk ends with keys of their own (messages) or not (a raw prompt).
     """
 
-    segments: list[bytes]
-    headers: list[int]
+    frames: list[bytes]
+    texts: list[bytes | str]
     closed: bool
+
+    def sizes(self) -> list[int]:
+        """Bytes of each segment."""
+        return [len(frame) + len(text) for frame, text in zip(self.frames, self.texts, strict=True)]
 
     def boundaries(self) -> list[tuple[int, int]]:
         """(segment, byte offset in it) of the end of each chunk, in key order; one per text key."""
         ends: list[tuple[int, int]] = []
-        for index, segment in enumerate(self.segments):
-            size = len(segment)
+        for index, size in enumerate(self.sizes()):
             ends += [(index, end) for end in range(TEXT_CHUNK, size if self.closed else size + 1, TEXT_CHUNK)]
             if self.closed and size:
                 ends.append((index, size))
@@ -65,7 +69,7 @@ class Canonical(msgspec.Struct, frozen=True, gc=False):
 def of_prompt(prompt: str, field: str = "prompt") -> Canonical:
     """Canonical bytes of a raw prompt. Raises RequestError, naming `field`, for half a surrogate pair."""
     try:
-        return Canonical([_PROMPT + prompt.encode()], [1], closed=False)
+        return Canonical([_PROMPT], [_utf8(prompt)], closed=False)
     except UnicodeEncodeError as error:
         raise _not_unicode(field, error) from None
 
@@ -75,27 +79,24 @@ def of_chat(messages: Sequence[Message], tools: bytes = b"", template_kwargs: by
 
     Raises RequestError, naming the field, for half a surrogate pair and for a malformed content part.
     """
-    segments: list[bytes] = []
-    headers: list[int] = []
+    frames: list[bytes] = []
+    texts: list[bytes | str] = []
     if tools or template_kwargs:
-        segments.append(_PREAMBLE + _sized(tools) + template_kwargs)
-        headers.append(len(segments[0]))
+        frames.append(_PREAMBLE + _sized(tools) + template_kwargs)
+        texts.append("")
     for index, message in enumerate(messages):
         content = message.content
         try:
-            header = _header(message)
+            frames.append(_header(message))
             if isinstance(content, str):
-                segments.append(header + content.encode())
-                headers.append(len(header))
-                continue
-            texts = _part_texts(index, content)
+                texts.append(_utf8(content))
+            else:
+                part_texts = _part_texts(index, content)
+                frames += [_PART] * (len(part_texts) - 1)
+                texts += part_texts
         except UnicodeEncodeError as error:
             raise _not_unicode(f"messages.{index}", error) from None
-        for text in texts:
-            segments.append(header + text)
-            headers.append(len(header))
-            header = _PART
-    return Canonical(segments, headers, closed=True)
+    return Canonical(frames, texts, closed=True)
 
 
 def parts(index: int, content: list[msgspec.Raw]) -> list[TextPart]:
@@ -103,10 +104,14 @@ def parts(index: int, content: list[msgspec.Raw]) -> list[TextPart]:
     return [decode(_part_decoder, raw, f"messages.{index}.content.{at}") for at, raw in enumerate(content)]
 
 
-def _part_texts(index: int, content: list[msgspec.Raw] | None) -> list[bytes]:
+def _utf8(text: str) -> bytes | str:
+    return text if text.isascii() else text.encode()
+
+
+def _part_texts(index: int, content: list[msgspec.Raw] | None) -> list[bytes | str]:
     """A text part's text, another kind of part as its raw JSON; a message without content has one empty part."""
     decoded = zip(parts(index, content or []), content or [], strict=True)
-    return [part.text.encode() if part.type == "text" else bytes(raw) for part, raw in decoded] or [b""]
+    return [_utf8(part.text) if part.type == "text" else bytes(raw) for part, raw in decoded] or [""]
 
 
 def _not_unicode(field: str, error: Exception) -> RequestError:

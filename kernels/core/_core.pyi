@@ -22,11 +22,12 @@ def page_chain(seed: int, tokens: Buffer) -> bytes:
 def sample(keys: Buffer, dense: int, stride: int) -> bytes:
     """Of packed keys the first `dense`, then every `stride`-th, and the last."""
 
-def text_chain(seed: int, segments: Sequence[bytes], chunk: int, closed: bool) -> bytes:
+def text_chain(seed: int, frames: Sequence[bytes], texts: Sequence[bytes | str], chunk: int, closed: bool) -> bytes:
     """Packed keys (u64), one for each chunk of `chunk` bytes; chunks do not cross a segment's end.
 
-    In closed segments the last chunk, whole or not, is hashed with `previous key ^ SEGMENT_END` as the seed; in open
-    ones a partial last chunk has no key. An empty segment has none.
+    A segment is a frame and a text, as if they were one; a text in Unicode is hashed as UTF-8. In closed segments the
+    last chunk, whole or not, is hashed with `previous key ^ SEGMENT_END` as the seed; in open ones a partial last chunk
+    has no key. An empty segment has none.
     """
 
 @final

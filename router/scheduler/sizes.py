@@ -13,8 +13,11 @@ _SMALLEST = 7
 
 
 def size_of(tokens: int) -> int:
-    """Of a prompt with so many tokens to compute."""
-    return min(max(tokens.bit_length() - _SMALLEST, 0), SIZES - 1)
+    """Of a prompt with so many tokens to compute, fewer than 2^64."""
+    return _SIZE_OF_BITS[tokens.bit_length()]
+
+
+_SIZE_OF_BITS = [min(max(bits - _SMALLEST, 0), SIZES - 1) for bits in range(65)]
 
 
 Told = tuple[int, ...]

@@ -118,9 +118,8 @@ def unpack(keys: bytes, depths: bytes) -> dict[int, int]:
 
 
 def chain(framed: Canonical) -> list[int]:
-    packed = text_chain(
-        hash64(NAMESPACE.text_seed_bytes()), framed.segments, canonical.TEXT_CHUNK, closed=framed.closed
-    )
+    seed = hash64(NAMESPACE.text_seed_bytes())
+    packed = text_chain(seed, framed.frames, framed.texts, canonical.TEXT_CHUNK, closed=framed.closed)
     return [key for (key,) in struct.iter_unpack("<Q", packed)]
 
 

@@ -72,17 +72,33 @@ def test_a_page_chain_can_be_continued(seed: int, tokens: list[int], pages: int)
 
 @given(seeds, segments, st.integers(1, 2 * TEXT_CHUNK), st.booleans())
 def test_text_chain(seed: int, segments: list[bytes], chunk: int, closed: bool) -> None:
-    assert unpack(text_chain(seed, segments, chunk, closed)) == text_chain_model(seed, segments, chunk, closed)
+    expected = text_chain_model(seed, segments, chunk, closed)
+    assert unpack(text_chain(seed, [b""] * len(segments), segments, chunk, closed)) == expected
+    assert unpack(text_chain(seed, segments, [b""] * len(segments), chunk, closed)) == expected
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=300) | st.text(max_size=300)), max_size=4),
+    st.integers(1, 2 * TEXT_CHUNK),
+    st.booleans(),
+)
+def test_a_segment_is_its_frame_and_its_text(parts: list[tuple[bytes, bytes | str]], chunk: int, closed: bool) -> None:
+    frames, texts = [frame for frame, _ in parts], [text for _, text in parts]
+    joined = [frame + (text.encode() if isinstance(text, str) else text) for frame, text in parts]
+    assert unpack(text_chain(5, frames, texts, chunk, closed)) == text_chain_model(5, joined, chunk, closed)
 
 
 @given(segments, st.booleans())
 def test_a_text_chain_has_one_key_per_boundary(segments: list[bytes], closed: bool) -> None:
-    boundaries = Canonical(segments, [0] * len(segments), closed).boundaries()
-    assert len(unpack(text_chain(3, segments, TEXT_CHUNK, closed))) == len(boundaries)
+    frames = [b"frame"] * len(segments)
+    boundaries = Canonical(frames, list(segments), closed).boundaries()
+    assert len(unpack(text_chain(3, frames, segments, TEXT_CHUNK, closed))) == len(boundaries)
 
 
 def test_closed_segments_that_join_to_the_same_text_differ() -> None:
-    chains = {text_chain(1, parts, 4, True)[-8:] for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"])}
+    chains = {
+        text_chain(1, [b""] * len(parts), parts, 4, True)[-8:] for parts in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"])
+    }
     assert len(chains) == 3
 
 
@@ -133,21 +149,26 @@ def test_other_tokens_are_refused(tokens: object, error: type[Exception]) -> Non
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_is_a_u64(seed: int) -> None:
-    for call in (lambda: hash64(b"", seed), lambda: page_chain(seed, b""), lambda: text_chain(seed, [], 1, True)):
+    for call in (lambda: hash64(b"", seed), lambda: page_chain(seed, b""), lambda: text_chain(seed, [], [], 1, True)):
         with pytest.raises(OverflowError):
             call()
 
 
 def test_a_chunk_has_bytes() -> None:
     with pytest.raises(ValueError, match="chunk is 0"):
-        text_chain(0, [b"abc"], 0, False)
+        text_chain(0, [b""], [b"abc"], 0, False)
     with pytest.raises(OverflowError):
-        text_chain(0, [b"abc"], -1, False)
+        text_chain(0, [b""], [b"abc"], -1, False)
 
 
-def test_segments_are_bytes() -> None:
-    with pytest.raises(TypeError):
-        text_chain(0, ["abc"], 4, False)
+def test_a_text_has_a_frame_and_is_bytes_or_unicode() -> None:
+    for frames, texts in (([b""], [1]), (["abc"], [b""])):
+        with pytest.raises(TypeError):
+            text_chain(0, frames, texts, 4, False)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="1 frames, but 0 texts"):
+        text_chain(0, [b""], [], 4, False)
+    with pytest.raises(UnicodeEncodeError):
+        text_chain(0, [b""], ["\ud800"], 4, False)
 
 
 def test_buffers_are_given_back() -> None:
@@ -161,11 +182,11 @@ def test_buffers_are_given_back() -> None:
 
 def test_long_inputs_hash_alike_in_many_threads() -> None:
     tokens = bytes(range(256)) * 8192
-    expected = page_chain(5, tokens), hash64(tokens, 5), text_chain(5, [tokens], 100, True)
+    expected = page_chain(5, tokens), hash64(tokens, 5), text_chain(5, [b""], [tokens], 100, True)
     results = []
 
     def work() -> None:
-        results.append((page_chain(5, tokens), hash64(tokens, 5), text_chain(5, [tokens], 100, True)))
+        results.append((page_chain(5, tokens), hash64(tokens, 5), text_chain(5, [b""], [tokens], 100, True)))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

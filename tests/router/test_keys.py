@@ -59,8 +59,8 @@ def test_tokens_grow_with_the_keys_up_to_the_whole_prompt(texts: list[str], chat
     covered = [prompt.tokens_at(index) for index in range(count + 1)]
     ends = [0]
     for segment, end in content.boundaries():
-        before = sum(len(content.segments[i]) - content.headers[i] for i in range(segment))
-        ends.append(before + max(0, end - content.headers[segment]))
+        before = sum(len(content.texts[i]) for i in range(segment))
+        ends.append(before + max(0, end - len(content.frames[segment])))
     assert covered == [min(end, prompt.tokens) for end in ends]
     assert prompt.text_bytes == len("".join(texts).encode())
 

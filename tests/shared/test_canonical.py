@@ -18,7 +18,7 @@ messages = st.lists(st.builds(Message, role=roles, content=texts, name=st.none()
 
 
 def keys(canonical: Canonical) -> tuple[int, ...]:
-    packed = text_chain(7, canonical.segments, TEXT_CHUNK, canonical.closed)
+    packed = text_chain(7, canonical.frames, canonical.texts, TEXT_CHUNK, canonical.closed)
     return struct.unpack(f"<{len(packed) // 8}Q", packed)
 
 
@@ -32,8 +32,9 @@ def test_one_key_per_boundary_of_a_chat(chat: list[Message]) -> None:
     ends = canonical.boundaries()
     assert len(keys(canonical)) == len(ends)
     assert ends == sorted(set(ends))
-    closed = [end for index, end in enumerate(ends) if end[1] == len(canonical.segments[end[0]])]
-    assert closed == [(index, len(segment)) for index, segment in enumerate(canonical.segments)]
+    sizes = canonical.sizes()
+    closed = [end for end in ends if end[1] == sizes[end[0]]]
+    assert closed == list(enumerate(sizes))
 
 
 @given(st.text(max_size=600))
@@ -59,7 +60,7 @@ def test_chats_share_keys_exactly_as_far_as_their_messages_agree(one: list[Messa
 @given(st.text(min_size=1, max_size=400), st.text(max_size=400), st.text(max_size=400))
 def test_a_message_that_goes_on_alike_shares_whole_chunks(head: str, one: str, other: str) -> None:
     first, second = (of_chat([Message("user", head + tail)]) for tail in (one, other))
-    whole = (len(head.encode()) + first.headers[0]) // TEXT_CHUNK
+    whole = (len(head.encode()) + len(first.frames[0])) // TEXT_CHUNK
     # The chunk that ends a message is marked: it may end at a whole chunk's end here, and not there.
     shared = max(0, whole - 1)
     assert keys(first)[:shared] == keys(second)[:shared]
@@ -92,20 +93,21 @@ def test_everything_a_template_sees_is_told_apart() -> None:
         of_chat([base], template_kwargs=b"[]"),
         of_prompt("hi"),
     ]
-    assert len({(tuple(each.segments), each.closed) for each in variants}) == len(variants)
+    assert len({(tuple(each.frames), tuple(each.texts), each.closed) for each in variants}) == len(variants)
 
 
-def test_headers_are_what_comes_before_the_text() -> None:
+def test_frames_are_what_comes_before_the_text() -> None:
     canonical = of_chat([Message("user", content("one") + content("two"), name="n")], tools=b"[]")
-    texts = [segment[header:] for segment, header in zip(canonical.segments, canonical.headers, strict=True)]
-    assert texts == [b"", b"one", b"two"]
-    assert of_prompt("three").segments[0][of_prompt("three").headers[0] :] == b"three"
+    assert canonical.texts == ["", "one", "two"]
+    assert len(canonical.frames) == 3
+    assert of_prompt("three").texts == ["three"]
+    assert of_prompt("drei \xfc").texts == ["drei \xfc".encode()]
 
 
 def test_a_part_of_another_kind_is_its_raw_json() -> None:
     raw = b'{"type":"image_url","image_url":{"url":"x"}}'
     framed = of_chat([Message("user", [msgspec.Raw(raw)])])
-    assert framed.segments[0][framed.headers[0] :] == raw
+    assert framed.texts == [raw]
 
 
 @pytest.mark.parametrize(

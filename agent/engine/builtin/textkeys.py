@@ -66,7 +66,8 @@ class TextKeys:
         if not depth:
             return b"", b""
         count = bisect_left(depths, depth) + 1
-        keys = text_chain(hash64(namespace.text_seed_bytes()), canonical.segments, TEXT_CHUNK, canonical.closed)
+        seed = hash64(namespace.text_seed_bytes())
+        keys = text_chain(seed, canonical.frames, canonical.texts, TEXT_CHUNK, canonical.closed)
         return keys[: 8 * count], depths[:count].tobytes()
 
     def of_reply(
@@ -125,8 +126,9 @@ def _places(canonical: Canonical, raw: bytes) -> Iterator[int]:
     current, header, start, size, leading, before = -1, 0, 0, 0, 0, 0
     for index, end in canonical.boundaries():
         if index != current:
-            current, header = index, canonical.headers[index]
-            text = canonical.segments[index][header:].decode()
+            current, header = index, len(canonical.frames[index])
+            text = canonical.texts[index]
+            text = text if isinstance(text, str) else text.decode()
             body = text.strip().encode()
             leading = header + len(text[: len(text) - len(text.lstrip())].encode())
             before = start + size

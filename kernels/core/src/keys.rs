@@ -70,16 +70,26 @@ impl TextChain {
         }
     }
 
-    pub fn segment(&mut self, segment: &[u8]) {
-        self.keys
-            .reserve(segment.len() / self.chunk * KEY_BYTES + KEY_BYTES);
-        let mut rest = segment;
-        while rest.len() > self.chunk || (!self.closed && rest.len() == self.chunk) {
+    /// A segment is its frame, then its text, as if they were one: only the chunk that has both is copied together.
+    pub fn segment(&mut self, frame: &[u8], text: &[u8]) {
+        let size = frame.len() + text.len();
+        self.keys.reserve((size / self.chunk + 1) * KEY_BYTES);
+        let to_fill = frame.len().next_multiple_of(self.chunk) - frame.len();
+        let (joined, rest) = text.split_at(to_fill.min(text.len()));
+        self.chunks(&[frame, joined].concat(), rest.is_empty());
+        self.chunks(rest, true);
+    }
+
+    /// Of bytes that are a multiple of chunks unless they are the `end` of a segment.
+    fn chunks(&mut self, bytes: &[u8], end: bool) {
+        let ends_whole = self.closed && end;
+        let mut rest = bytes;
+        while rest.len() > self.chunk || (!ends_whole && rest.len() == self.chunk) {
             let (chunk, after) = rest.split_at(self.chunk);
             self.push(chunk, self.key);
             rest = after;
         }
-        if self.closed && !rest.is_empty() {
+        if ends_whole && !rest.is_empty() {
             self.push(rest, self.key ^ SEGMENT_END);
         }
     }
@@ -108,7 +118,14 @@ mod tests {
     fn text_chain(seed: u64, segments: &[&[u8]], chunk: usize, closed: bool) -> Vec<u64> {
         let mut chain = TextChain::new(seed, chunk, closed);
         for segment in segments {
-            chain.segment(segment);
+            for cut in 0..=segment.len() {
+                let mut other = TextChain::new(seed, chunk, closed);
+                other.segment(&segment[..cut], &segment[cut..]);
+                let mut whole = TextChain::new(seed, chunk, closed);
+                whole.segment(b"", segment);
+                assert_eq!(other.into_keys(), whole.into_keys());
+            }
+            chain.segment(b"", segment);
         }
         unpack(&chain.into_keys())
     }

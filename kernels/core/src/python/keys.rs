@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 
 use super::buffer::View;
 use crate::keys::{self, TextChain, KEY_BYTES, PAGE_TOKENS, SEGMENT_END};
@@ -55,22 +55,40 @@ fn sample<'py>(
 fn text_chain<'py>(
     py: Python<'py>,
     seed: u64,
-    segments: Vec<Bound<'py, PyBytes>>,
+    frames: Vec<Bound<'py, PyBytes>>,
+    texts: Vec<Bound<'py, PyAny>>,
     chunk: usize,
     closed: bool,
 ) -> PyResult<Bound<'py, PyBytes>> {
     if chunk == 0 {
         return Err(PyValueError::new_err("chunk is 0 bytes: at least 1"));
     }
-    let segments: Vec<&[u8]> = segments.iter().map(|segment| segment.as_bytes()).collect();
+    if frames.len() != texts.len() {
+        let counts = (frames.len(), texts.len());
+        return Err(PyValueError::new_err(format!(
+            "{} frames, but {} texts",
+            counts.0, counts.1
+        )));
+    }
+    let texts = texts.iter().map(utf8).collect::<PyResult<Vec<&[u8]>>>()?;
+    let frames = frames.iter().map(|frame| frame.as_bytes());
+    let segments: Vec<(&[u8], &[u8])> = frames.zip(texts).collect();
     let work = || {
         let mut chain = TextChain::new(seed, chunk, closed);
-        for segment in &segments {
-            chain.segment(segment);
+        for (frame, text) in &segments {
+            chain.segment(frame, text);
         }
         chain.into_keys()
     };
-    let long = segments.iter().map(|segment| segment.len()).sum::<usize>() >= LONG;
+    let long = segments.iter().map(|(_, text)| text.len()).sum::<usize>() >= LONG;
     let keys = if long { py.detach(work) } else { work() };
     Ok(PyBytes::new(py, &keys))
+}
+
+/// The bytes of `bytes`, or of `str` in UTF-8: those of ASCII where they lie, others encoded once and kept by the object.
+fn utf8<'a>(text: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    match text.cast_exact::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.as_bytes()),
+        Err(_) => Ok(text.cast::<PyString>()?.to_str()?.as_bytes()),
+    }
 }
