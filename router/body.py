@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from trunkline.shared.body import decode, empty
+from trunkline.shared.body import Body, decode, empty
 from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
 from trunkline.shared.errors import RequestError
 
@@ -37,7 +37,7 @@ class Prompt(msgspec.Struct, frozen=True, gc=False):
     """Lower is more urgent, as in vLLM."""
 
 
-def read_chat(body: bytes) -> Prompt:
+def read_chat(body: Body) -> Prompt:
     """Raises RequestError: 400 for what is malformed or empty, 422 for a wrong type, naming the field."""
     chat = decode(_chat_decoder, body)
     if not chat.messages:
@@ -49,7 +49,7 @@ def read_chat(body: bytes) -> Prompt:
     return Prompt(chat.model, content, chat.priority or 0)
 
 
-def read_completion(body: bytes) -> Prompt:
+def read_completion(body: Body) -> Prompt:
     """Raises RequestError like `read_chat`. Of a list of prompts, the first stands for all."""
     completion = decode(_completion_decoder, body)
     prompt: str | list[Any] = completion.prompt

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import httptools
 
 from trunkline.router.head import Memory, cut, has_length, is_chunked, response_fields, without_length
+from trunkline.shared.body import Body
 
 if TYPE_CHECKING:
     from trunkline.router.pools import Pool
@@ -67,7 +68,7 @@ class Connection(asyncio.Protocol):
         """Whether it was kept open from an earlier request."""
         self._expect_nothing()
 
-    def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
+    def send(self, receiver: Receiver, head: bytes, body: Body) -> None:
         """Sends a request; the receiver hears of the response."""
         self._receiver = receiver
         self.transport.writelines((head, body))

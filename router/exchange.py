@@ -17,6 +17,7 @@ from trunkline.router.head import RequestHead
 from trunkline.router.relay import Relay
 from trunkline.router.scheduler.placement import Choice
 from trunkline.router.tenants import Tenant
+from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in http.HTTPStatus}
@@ -61,7 +62,7 @@ class Exchange:
         self,
         context: Context,
         edge: Edge,
-        read: Callable[[bytes], Prompt],
+        read: Callable[[Body], Prompt],
         head: RequestHead,
         size: int,
     ) -> None:
@@ -71,7 +72,7 @@ class Exchange:
         self.write: Callable[[bytes], None] = edge.transport.write
         self._read = read
         self._head = head
-        self._body: list[bytes] = []
+        self._body: list[Body] = []
         self._size = 0
         self._complete = False
         self._turn = False
@@ -108,7 +109,7 @@ class Exchange:
         elif self._head.expects and not self._body:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def on_body(self, data: bytes) -> None:
+    def on_body(self, data: Body) -> None:
         if self._error is not None or self.response_complete:
             return
         self._body.append(data)

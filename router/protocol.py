@@ -8,7 +8,7 @@ whose turn has not come.
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -19,9 +19,10 @@ from trunkline.router.body import Prompt, read_chat, read_completion
 from trunkline.router.context import Context
 from trunkline.router.exchange import Exchange
 from trunkline.router.head import Memory, RequestHead, cut, request_head
+from trunkline.shared.body import Body
 from trunkline.shared.errors import RequestError
 
-Read = Callable[[bytes], Prompt]
+Read = Callable[[Body], Prompt]
 HOT: dict[bytes, Read] = {
     b"/v1/completions": read_completion,
     b"/v1/chat/completions": read_chat,
@@ -190,7 +191,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _read_known(self, data: bytes) -> bytes:
         """A request with a head that was seen before, or a part of its body. Returns what is for the parser."""
-        size = self._missing
+        size, body = self._missing, cast(Body, data)
         if not size:
             self._unknown = None
             if self._front is not None or self._in_message or self.flow.write_paused:
@@ -205,16 +206,18 @@ class EdgeProtocol(HttpToolsProtocol):
                 return data
             read, head = known
             self._exchange(read, head, size)
-            data = data[at:]
+            body = memoryview(data)[at:]
         exchange: Any = self.cycle
-        part = data[:size]
-        self._missing = size - len(part)
-        exchange.on_body(part)
+        following = b""
+        if len(body) > size:
+            body, following = body[:size], bytes(body[size:])
+        self._missing = size - len(body)
+        exchange.on_body(body)
         if not self._missing:
             if exchange is self._front:
                 self.deadline = _NEVER
             exchange.on_complete()
-        return data[size:]
+        return following
 
     def _exchange(self, read: Read, head: RequestHead, size: int) -> Exchange:
         """A head is complete. `size`: of the body as declared; 0: not declared."""

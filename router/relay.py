@@ -15,6 +15,7 @@ from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
+from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
 
 log = logging.getLogger("trunkline.router.relay")
@@ -82,7 +83,7 @@ class Relay:
         context: Context,
         client: Client,
         placement: Placement,
-        body: bytes,
+        body: Body,
         priority: int = 0,
         passage: Passage | None = None,
     ) -> None:

@@ -8,11 +8,14 @@ import msgspec
 from trunkline.shared.errors import RequestError
 
 _T = TypeVar("_T")
+
+Body = bytes | memoryview
+"""Of a request: as it lies in what was read, so that it need not be copied."""
 _PATH = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 
-def decode(decoder: msgspec.json.Decoder[_T], raw: bytes | msgspec.Raw, field: str = "") -> _T:
+def decode(decoder: msgspec.json.Decoder[_T], raw: Body | msgspec.Raw, field: str = "") -> _T:
     """`field`: where in the request's body `raw` stands; empty: it is the body.
 
     Raises RequestError: 400 for malformed JSON, invalid UTF-8 and a missing field, 422 for a wrong type.
