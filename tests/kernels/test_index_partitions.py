@@ -54,7 +54,7 @@ def test_load_is_even_when_most_requests_share_one_prompt(seed: int) -> None:
         alike = rng.random() < 0.8
         begins_alike += alike
         segments = [shared, own] if alike else [own]
-        texts = text_chain(hash64(b"namespace"), segments, TEXT_CHUNK, True)
+        texts = text_chain(hash64(b"namespace"), [b""] * len(segments), segments, TEXT_CHUNK, True)
         text = b"".join(segments)
         # One token for every four bytes: the same text has the same tokens.
         tokens = text[: len(text) // BYTES_PER_TOKEN * BYTES_PER_TOKEN]
