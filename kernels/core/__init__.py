@@ -9,8 +9,10 @@ from trunkline.kernels.core._core import (
     PrefixIndex,
     hash64,
     page_chain,
+    rank,
     sample,
     text_chain,
+    weigh,
 )
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "PrefixIndex",
     "hash64",
     "page_chain",
+    "rank",
     "sample",
     "text_chain",
+    "weigh",
 ]

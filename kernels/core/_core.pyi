@@ -19,6 +19,34 @@ def hash64(data: Buffer, seed: int = 0) -> int:
 def page_chain(seed: int, tokens: Buffer) -> bytes:
     """Packed keys (u64), one for each whole page of 16 tokens (i32)."""
 
+def weigh(
+    board: Buffer,
+    sizes: int,
+    smallest: int,
+    rows: Buffer,
+    tiers: Buffer,
+    claimed: Buffer,
+    tokens: int,
+    per_token: float,
+    per_pair: float,
+) -> bytearray:
+    """What each of `rows` (u32, rows of the board) could do for a prompt of so many tokens: work, wait, load (f64).
+
+    A row of the board is f64s: fill, time of the report, a wait for each size, a drag for each size. `tiers` are
+    (row, device, host, disk) u32s, tokens that are held there; `claimed` (row, tokens) u32s. The most said of a row
+    counts. Sizes are by bits of the tokens to compute; fewer than `smallest` bits are size 0. Raises ValueError for a
+    row that the board lacks.
+    """
+
+def rank(
+    offers: Buffer, weight: float, limit: float, full_s: float, tie: float, negligible_s: float, draw: float
+) -> bytes:
+    """Positions (u32) of all offers (work, wait, load, f64), by `work + weight * wait`; `full_s` more above `limit`.
+
+    Costs within the share `tie`, and `negligible_s`, of the least are equal; `draw` (0 to 1) chooses among them, but
+    never one that is worse in work or wait and better in neither.
+    """
+
 def sample(keys: Buffer, dense: int, stride: int) -> bytes:
     """Of packed keys the first `dense`, then every `stride`-th, and the last."""
 

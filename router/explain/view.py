@@ -9,7 +9,7 @@ import msgspec
 
 from trunkline.router.node import Node
 from trunkline.router.scheduler import cost
-from trunkline.router.scheduler.board import Row, row
+from trunkline.router.scheduler.board import reported_at
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.placement import Match
 from trunkline.router.scheduler.prefill import Prices
@@ -26,7 +26,8 @@ class _Candidate:
     """Without regard to the load limit."""
     ranked: float
     """With regard to it."""
-    account: Row
+    told_at: float
+    """When it last reported its load."""
     summary: str
     """`known`, `unknown`, or `assumed`: the node has no events."""
     tiers: dict[str, int]
@@ -78,32 +79,30 @@ def _brief(
 def _candidates(decision: Decision, settings: SchedulerSettings) -> list[_Candidate]:
     """In the order in which the ranking numbers them."""
     prices = Prices.of(decision.per_token, decision.per_pair)
-    accounts: list[Row] = []
-    offers: list[cost.Offer] = []
+    packed = bytearray()
     for match in decision.matches:
-        group = match.group
-        rows = [row(decision.board, node.index) for node in group.nodes]
-        accounts += rows
-        weighed = cost.weigh(rows, group.positions, match.held, decision.tokens, prices)
+        part = cost.weigh(decision.board, match.group.numbers, match.tiers, match.claimed, decision.tokens, prices)
         for at, pull in match.pulls.items():
-            weighed[at] = pull.offer
-        offers += weighed
+            cost.replace(part, at, pull.offer)
+        packed += part
     if decision.reliefs is not None:
-        offers = cost.relieved(offers, decision.reliefs)
+        cost.relieve(packed, decision.reliefs)
+    offers = cost.unpacked(packed)
     costs = cost.costs(offers, decision.weight, math.inf)
     ranked = cost.costs(offers, decision.weight, settings.load_limit)
-    numbers = zip(offers, costs, ranked, accounts, strict=True)
+    numbers = zip(offers, costs, ranked, strict=True)
     candidates = []
     for match in decision.matches:
-        tiers = _tiers(match)
+        tiers, expected = _tiers(match), match.held()
         for at, node in enumerate(match.group.nodes):
+            told_at = reported_at(decision.board, node.index)
             summary = "assumed" if match.group.assumed else "unknown" if node.index in decision.unknown else "known"
             held = tiers.get(node.index, {"device": 0, "host": 0, "disk": 0})
-            matched = match.held.get(node.index, 0)
+            matched = expected.get(node.index, 0)
             held["claimed"] = max(0, matched - sum(held.values()))
             held["pulled"] = match.pulls[at].tokens if at in match.pulls else 0
             matched += held["pulled"]
-            candidates.append(_Candidate(node, *next(numbers), summary, held, matched))
+            candidates.append(_Candidate(node, *next(numbers), told_at, summary, held, matched))
     return candidates
 
 
@@ -123,14 +122,14 @@ def _tried(decision: Decision) -> list[Node]:
 
 
 def _shown(candidate: _Candidate, decision: Decision, settings: SchedulerSettings) -> dict[str, object]:
-    reported_at = candidate.account.reported_at
+    told_at = candidate.told_at
     terms = dict(zip(cost.TERMS, candidate.offer, strict=True))
     return {
         "node": candidate.node.name,
         "cost_s": candidate.cost,
         **terms,
         "full": terms["load"] > settings.load_limit,
-        "report_age_s": decision.at - reported_at if math.isfinite(reported_at) else None,
+        "report_age_s": decision.at - told_at if math.isfinite(told_at) else None,
         "summary": candidate.summary,
         "matched_tokens": candidate.matched,
         "tiers": candidate.tiers,

@@ -7,14 +7,17 @@ about 1 / (1 - rho) requests suffer from added work for each one that waits, hen
 
 Work is in seconds of a node like the fleet. What a slower node needs on top is part of the wait there: it delays the
 request itself longer, but fewer come by behind it. So a slow node gets its share when queues have grown elsewhere.
+
+The arithmetic over all nodes is the core's (`weigh`, `rank`); tests hold it to what is written here.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import struct
+from collections.abc import Sequence
 
+from trunkline.kernels import core
 from trunkline.router.scheduler.prefill import Prices
-from trunkline.router.scheduler.sizes import size_of
+from trunkline.router.scheduler.sizes import SIZES, SMALLEST
 
 MIN_WEIGHT, MAX_WEIGHT = 0.05, 0.5
 """Of the wait. However busy the fleet, a queue counts for something; however idle, computing a prefix again costs more
@@ -22,6 +25,7 @@ than waiting for it as long: a second copy of it takes the place of something el
 NEGLIGIBLE_S = 0.001
 """Costs closer than this are equal: less than the network's own jitter."""
 _FULL_S = 1e9
+_OFFER = struct.Struct("3d")
 
 Offer = tuple[float, float, float]
 """What a node could do for a request: work and wait in seconds, and its load, 1 when it is full. The wait at
@@ -35,48 +39,34 @@ def queue_weight(rho: float) -> float:
     return min(MAX_WEIGHT, max(MIN_WEIGHT, 1.0 - rho))
 
 
-class Account(Protocol):
-    """What the cost needs to know of a node; `NodeLoad` is one, and so is what a decision kept of it."""
-
-    @property
-    def waits(self) -> Sequence[float]: ...
-    @property
-    def drags(self) -> Sequence[float]: ...
-    @property
-    def fill(self) -> float: ...
-
-
-def offer(account: Account, uncached: int, work: float) -> Offer:
-    """What a node could do for a request that is so many tokens and seconds of work for a node like the fleet."""
-    size = size_of(uncached)
-    return work, account.waits[size] + work * account.drags[size], account.fill
-
-
 def weigh(
-    accounts: Sequence[Account], positions: Mapping[int, int], held: Mapping[int, int], tokens: int, prices: Prices
-) -> list[Offer]:
-    """What each node could do for a prompt of so many tokens, of which nodes hold some.
+    board: bytes | bytearray, nodes: bytes, tiers: bytes, claimed: bytes, tokens: int, prices: Prices
+) -> bytearray:
+    """The offers of nodes (u32s, numbers in the index) for a prompt of so many tokens, packed.
 
-    `held` is by the node's number in the index, `positions` says where in `accounts` that is.
+        work = prices.seconds(uncached, matched)
+        wait = waits[size] + work * drags[size]           of the node's row of the board, size_of(uncached)
+
+    What a node has is what `tiers` ((node, device, host, disk) u32s) or `claimed` ((node, tokens) u32s) say, whichever
+    is more. One token at least is always computed.
     """
-    seconds = prices.seconds
-    new, size = seconds(tokens, 0), size_of(tokens)
-    offers = [(new, account.waits[size] + new * account.drags[size], account.fill) for account in accounts]
-    last = -1
-    for index, matched in held.items():
-        at = positions.get(index)
-        if at is not None:
-            if matched != last:  # Many nodes hold the same.
-                last, uncached = matched, max(1, tokens - matched)
-                work, size = seconds(uncached, tokens - uncached), size_of(uncached)
-            account = accounts[at]
-            offers[at] = (work, account.waits[size] + work * account.drags[size], account.fill)
-    return offers
+    return core.weigh(board, SIZES, SMALLEST, nodes, tiers, claimed, tokens, prices.per_token, prices.per_pair)
 
 
-def relieved(offers: Sequence[Offer], reliefs: Sequence[float]) -> list[Offer]:
+def unpacked(offers: bytes | bytearray) -> list[Offer]:
+    return list(_OFFER.iter_unpack(offers))
+
+
+def replace(offers: bytearray, at: int, offer: Offer) -> None:
+    """Of the node at that position."""
+    _OFFER.pack_into(offers, at * _OFFER.size, *offer)
+
+
+def relieve(offers: bytearray, reliefs: Sequence[float]) -> None:
     """Of each wait so many seconds do not count, for the request overtakes them."""
-    return [(work, wait - relief, load) for (work, wait, load), relief in zip(offers, reliefs, strict=True)]
+    with memoryview(offers).cast("d") as terms:
+        for at, relief in enumerate(reliefs):
+            terms[3 * at + 1] -= relief
 
 
 def costs(offers: Sequence[Offer], weight: float, limit: float) -> list[float]:
@@ -90,29 +80,10 @@ def near_bound(best: float, tie: float) -> float:
     return full + (best - full) * (1.0 + tie) + NEGLIGIBLE_S
 
 
-def rank(offers: Sequence[Offer], weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
+def rank(offers: bytes | bytearray, weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
     """Positions of all offers, best first. `weight` is of the wait.
 
     Nodes above `limit` come after those below it: a hit does not excuse joining a full node. Among those whose costs
     differ by less than the share `tie`, chance decides, but never for one that is worse in work and wait.
     """
-    prices = costs(offers, weight, limit)
-    order = sorted(range(len(prices)), key=prices.__getitem__)
-    bound = near_bound(prices[order[0]], tie)
-    near = 1
-    while near < len(order) and prices[order[near]] <= bound:
-        near += 1
-    if near > 1:
-        order.insert(0, order.pop(_choose(offers, order[:near], chance)))
-    return order
-
-
-def _choose(offers: Sequence[Offer], near: list[int], chance: random.Random) -> int:
-    """Where in `near` the choice falls: anywhere, unless another one is better in work or wait and worse in neither."""
-    chosen = int(chance.random() * len(near))
-    work, wait, _ = offers[near[chosen]]
-    for position, index in enumerate(near):
-        other_work, other_wait, _ = offers[index]
-        if other_work <= work and other_wait <= wait and (other_work < work or other_wait < wait):
-            chosen, work, wait = position, other_work, other_wait
-    return chosen
+    return memoryview(core.rank(offers, weight, limit, _FULL_S, tie, NEGLIGIBLE_S, chance.random())).cast("I").tolist()

@@ -43,17 +43,36 @@ class Group:
     """Of the nodes, in their order."""
     positions: dict[int, int]
     """In that order, by the node's number in the index."""
+    numbers: bytes
+    """Those numbers, u32s."""
 
 
 class Match(msgspec.Struct, gc=False):
-    """What is known of a prompt in one group. `held`: tokens by the node's number in the index."""
+    """What is known of a prompt in one group. Tokens, by nodes' numbers in the index."""
 
     group: Group
-    held: dict[int, int]
     tiers: bytes
-    """What summaries say of it: (node, device, host, disk) u32s. Where `held` is more, it is because of claims."""
+    """What summaries say of it: (node, device, host, disk) u32s."""
+    claimed: bytes
+    """What nodes will hold because of what was just placed: (node, tokens) u32s."""
     pulls: Mapping[int, Pull] = NO_PULLS
     """By position in the group: what is better done with a pull."""
+
+    def known(self) -> dict[int, int]:
+        """What summaries say."""
+        flat = iter(memoryview(self.tiers).cast("I"))
+        return {node: device + host + disk for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)}
+
+    def held(self) -> dict[int, int]:
+        """From summaries or from claims, whichever says more."""
+        held, flat = self.known(), iter(memoryview(self.claimed).cast("I"))
+        for node, tokens in zip(flat, flat, strict=True):
+            held[node] = max(tokens, held.get(node, 0))
+        return held
+
+    def matched(self, node: int) -> int:
+        """Of `held`, one node's."""
+        return max(_of(self.tiers, 4, node), _of(self.claimed, 2, node))
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +94,7 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
             group = match.group
             if at < len(group.nodes):
                 node = group.nodes[at]
-                matched, load = match.held.get(node.index, 0), group.loads[at]
+                matched, load = match.matched(node.index), group.loads[at]
                 pull = match.pulls.get(at)
                 if pull is None:
                     return Choice(node, load, claim, group.assumed, matched, max(1, self.tokens - matched))
@@ -85,3 +104,13 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
                 return Choice(node, load, claim, group.assumed, matched, uncached, source, pull.tokens)
             at -= len(group.nodes)
         raise IndexError(f"no candidate of rank {rank}")
+
+
+def _of(rows: bytes, width: int, node: int) -> int:
+    """Sum of what a row of u32s says of the node in its first column; 0 if there is none."""
+    flat = memoryview(rows).cast("I")
+    nodes = flat[::width].tolist()
+    if node not in nodes:
+        return 0
+    at = width * nodes.index(node)
+    return sum(flat[at + 1 : at + width])

@@ -2,6 +2,7 @@
 
 import random
 import time
+from array import array
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -76,7 +77,7 @@ class Scheduler(NodeListener):
         """
         keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
         tokens, prices = keys.tokens, self.prices
-        offers: list[cost.Offer] = []
+        parts: list[bytearray] = []
         matches: list[Match] = []
         claims: list[bytes] = []
         groups = self._grouped(prompt.model, candidates)
@@ -91,15 +92,16 @@ class Scheduler(NodeListener):
             claims.append(claim)
             match = self._match(group, chain, claim, keys)
             matches.append(match)
-            weighed = cost.weigh(group.loads, group.positions, match.held, tokens, prices)
+            part = cost.weigh(self._board, group.numbers, match.tiers, match.claimed, tokens, prices)
             if self._linked and match.tiers:
-                self._pull(match, weighed, tokens, now)
-            offers += weighed
+                self._pull(match, part, tokens, now)
+            parts.append(part)
+        offers = parts[0] if len(parts) == 1 else bytearray().join(parts)
         reliefs = None
         if relief is not None:
             loads = [load for match in matches for load in match.group.loads]
-            reliefs = [relief(load, work) for load, (work, _, _) in zip(loads, offers, strict=True)]
-            offers = cost.relieved(offers, reliefs)
+            reliefs = [relief(load, work) for load, (work, _, _) in zip(loads, cost.unpacked(offers), strict=True)]
+            cost.relieve(offers, reliefs)
         order = cost.rank(offers, weight, settings.load_limit, settings.tie, self._chance)
         decision = Decision(
             now,
@@ -184,43 +186,35 @@ class Scheduler(NodeListener):
         return self._queue_weight
 
     def _match(self, group: Group, chain: bytes, claim: bytes, keys: PromptKeys) -> Match:
-        """Tokens of the prompt by node index, from the summaries or from claims, whichever knows more."""
-        held = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
-        if held:
+        """What summaries and claims say of the prompt."""
+        given = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
+        claimed = b""
+        if given:
             counted: dict[int, int] = {}
-            for node, count in held.items():
+            pairs = array("I")
+            for node, count in given.items():
                 tokens = counted.get(count)
                 if tokens is None:
                     tokens = counted[count] = keys.tokens_at(unsampled(count, chain))
-                held[node] = tokens
-        tiers = b""
-        if not group.assumed:
-            tiers = self._index.match(chain)
-            flat = iter(memoryview(tiers).cast("I"))
-            for node, device, host, disk in zip(flat, flat, flat, flat, strict=True):
-                known = device + host + disk
-                if known > held.get(node, 0):
-                    held[node] = known
-        return Match(group, held, tiers)
+                pairs.append(node)
+                pairs.append(tokens)
+            claimed = pairs.tobytes()
+        return Match(group, b"" if group.assumed else self._index.match(chain), claimed)
 
-    def _pull(self, match: Match, offers: list[cost.Offer], tokens: int, now: float) -> None:
+    def _pull(self, match: Match, offers: bytearray, tokens: int, now: float) -> None:
         """Replaces the offers of nodes that had better pull. What is claimed is not there yet, so nobody lends it."""
         loads, positions = match.group.loads, match.group.positions
-        flat = iter(memoryview(match.tiers).cast("I"))
-        known = {
-            positions[node]: device + host + disk
-            for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)
-            if node in positions
-        }
+        known = {positions[node]: count for node, count in match.known().items() if node in positions}
         source = pull.lender(loads, known, now)
         if source is None:
             return
-        held = {positions[node]: count for node, count in match.held.items() if node in positions}
+        held = {positions[node]: count for node, count in match.held().items() if node in positions}
         held[source] = known[source]
         weight, reuse = self._queue_weight, self.accuracy.reuse
-        match.pulls = pull.pulls(loads, held, source, tokens, self.prices, weight, offers, reuse, now)
+        unpacked = cost.unpacked(offers)
+        match.pulls = pull.pulls(loads, held, source, tokens, self.prices, weight, unpacked, reuse, now)
         for at, one in match.pulls.items():
-            offers[at] = one.offer
+            cost.replace(offers, at, one.offer)
 
     def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[Group, ...]:
         """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""
@@ -239,6 +233,7 @@ class Scheduler(NodeListener):
                 tuple(nodes),
                 tuple(self.load_of(node) for node in nodes),
                 {node.index: at for at, node in enumerate(nodes)},
+                array("I", [node.index for node in nodes]).tobytes(),
             )
             for (namespace, assumed), nodes in members.items()
         )

@@ -8,7 +8,7 @@ for long is passed no more is left out: it is so on all nodes alike when queues 
 from operator import add
 
 SIZES = 12
-_SMALLEST = 7
+SMALLEST = 7
 """Below 128 tokens there is one size, and above 131,072."""
 
 
@@ -17,7 +17,7 @@ def size_of(tokens: int) -> int:
     return _SIZE_OF_BITS[tokens.bit_length()]
 
 
-_SIZE_OF_BITS = [min(max(bits - _SMALLEST, 0), SIZES - 1) for bits in range(65)]
+_SIZE_OF_BITS = [min(max(bits - SMALLEST, 0), SIZES - 1) for bits in range(65)]
 
 
 Told = tuple[int, ...]

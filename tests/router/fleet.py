@@ -7,7 +7,10 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node
+from trunkline.router.scheduler import cost
+from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.scheduler import Scheduler, Ticket
+from trunkline.router.scheduler.sizes import size_of
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
 from trunkline.shared.canonical import of_prompt
@@ -17,6 +20,12 @@ from trunkline.shared.wire import ServedModel
 
 SPACE = Namespace("f00d", "float32", "layout")
 RATE = 1000.0
+
+
+def offer(load: NodeLoad, uncached: int, work: float) -> cost.Offer:
+    """What the node could do for a request of so many tokens and seconds."""
+    size = size_of(uncached)
+    return work, load.waits[size] + work * load.drags[size], load.fill
 
 
 class ExactNode(Node):

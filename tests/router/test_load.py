@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trunkline.router.scheduler import cost
+from tests.router.fleet import offer
 from trunkline.router.scheduler.board import writer
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices
@@ -34,7 +34,7 @@ def test_a_placement_counts_until_its_response_begins() -> None:
     assert wait(load, 0.0) == pytest.approx(0.5)
     load.finish()
     load.settle()
-    assert cost.offer(load, 1, 2.0) == (2.0, 0.0, 0.0)
+    assert offer(load, 1, 2.0) == (2.0, 0.0, 0.0)
 
 
 def test_what_others_sent_counts_on_top() -> None:
@@ -100,7 +100,7 @@ def test_a_slow_node_waits_longer_for_its_own_and_computes_longer() -> None:
     slow.place(2000, 0, 0.0)
     slow.settle()
     own = prices.seconds(2000, 0)
-    work, waited, _ = cost.offer(slow, 1, 2.0)
+    work, waited, _ = offer(slow, 1, 2.0)
     assert work == 2.0
     assert slow.pace.slowness * prices.seconds(1000, 0) == pytest.approx(3.0, rel=0.1)
     assert waited == pytest.approx(own * slow.pace.slowness + 2.0 * (slow.pace.slowness - 1.0))
@@ -182,7 +182,7 @@ def test_a_node_alone_with_this_router_is_never_taken_for_busier_or_idler_than_i
     for _ in range(running + len(waiting)):
         load.finish()
     load.settle()
-    assert cost.offer(load, 1, 1.0)[1:] == (0.0, 0.0)
+    assert offer(load, 1, 1.0)[1:] == (0.0, 0.0)
     assert load.running == load.pending == 0
 
 

@@ -34,7 +34,7 @@ def test_a_node_with_nothing_to_do_pulls_from_one_that_is_busy() -> None:
     placement = fleet.scheduler.place(text(1, SIZE), "", fleet.nodes)
     choice = placement.choice(0)
     assert (choice.node, choice.pull_from) == (fleet.nodes[1], fleet.nodes[0])
-    assert choice.matched == choice.pulled == placement.matches[0].held[0]
+    assert choice.matched == choice.pulled == placement.matches[0].held()[0]
     assert choice.uncached == max(1, placement.tokens - choice.pulled)
 
 

@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from tests.router.fleet import RATE, Fleet, text, tokens
+from tests.router.fleet import RATE, Fleet, offer, text, tokens
 from trunkline.router.body import Prompt
-from trunkline.router.scheduler import cost
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import Finished, Load, ServedModel
 
@@ -113,7 +112,7 @@ def test_accounts_return_to_zero_whatever_happens() -> None:
         fleet.scheduler.on_load(node, Load())
         load = fleet.scheduler.load_of(node)
         load.settle()
-        assert (load.running, load.pending, *cost.offer(load, 1, 0.0)) == (0,) * 5
+        assert (load.running, load.pending, *offer(load, 1, 0.0)) == (0,) * 5
 
 
 def test_void_node_is_forgotten_and_its_old_requests_end_without_harm() -> None:

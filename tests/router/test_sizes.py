@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.router.scheduler import cost
+from tests.router.fleet import offer
 from trunkline.router.scheduler.board import writer
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices, pairs
@@ -53,6 +53,6 @@ def test_where_shorter_prompts_go_first_they_do_not_wait_for_a_long_one() -> Non
         load.report(Load(patience=patience, step_tokens=100), 0.0)
         load.place(8000, 0, 0.0)
         load.settle()
-        waits[patience] = (cost.offer(load, 100, 0.1)[1], cost.offer(load, 9000, 9.0)[1])
+        waits[patience] = (offer(load, 100, 0.1)[1], offer(load, 9000, 9.0)[1])
     assert waits[0.0] == pytest.approx((8.0, 8.0))
     assert waits[4.0] == pytest.approx((0.05 + 0.1, 8.0))

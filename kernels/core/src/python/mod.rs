@@ -7,6 +7,7 @@ mod generations;
 mod heat;
 mod index;
 mod keys;
+mod offers;
 mod pool;
 
 #[pymodule(gil_used = false)]
@@ -15,6 +16,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     heat::register(module)?;
     index::register(module)?;
     keys::register(module)?;
+    offers::register(module)?;
     pool::register(module)?;
     Ok(())
 }
