@@ -15,7 +15,8 @@ import random
 import struct
 from collections.abc import Sequence
 
-from trunkline.kernels import core
+from trunkline.kernels.core import rank as core_rank
+from trunkline.kernels.core import weigh as core_weigh
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.scheduler.sizes import SIZES, SMALLEST
 
@@ -50,7 +51,7 @@ def weigh(
     What a node has is what `tiers` ((node, device, host, disk) u32s) or `claimed` ((node, tokens) u32s) say, whichever
     is more. One token at least is always computed.
     """
-    return core.weigh(board, SIZES, SMALLEST, nodes, tiers, claimed, tokens, prices.per_token, prices.per_pair)
+    return core_weigh(board, SIZES, SMALLEST, nodes, tiers, claimed, tokens, prices.per_token, prices.per_pair)
 
 
 def unpacked(offers: bytes | bytearray) -> list[Offer]:
@@ -86,4 +87,4 @@ def rank(offers: bytes | bytearray, weight: float, limit: float, tie: float, cha
     Nodes above `limit` come after those below it: a hit does not excuse joining a full node. Among those whose costs
     differ by less than the share `tie`, chance decides, but never for one that is worse in work and wait.
     """
-    return memoryview(core.rank(offers, weight, limit, _FULL_S, tie, NEGLIGIBLE_S, chance.random())).cast("I").tolist()
+    return memoryview(core_rank(offers, weight, limit, _FULL_S, tie, NEGLIGIBLE_S, chance.random())).cast("I").tolist()
