@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import httptools
 
-from trunkline.router.head import Memory, cut, has_length, is_chunked, response_fields, without_length
+from trunkline.router.head import Heads, Memory, has_length, is_chunked, response_fields, without_length
 from trunkline.shared.body import Body
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 64 * 1024
 
-_heads: Memory[tuple[int, bytes]] = Memory()
+_memory: Memory[tuple[int, bytes]] = Memory()
 """Status and fields of responses that came as a whole; without the length."""
 _LARGEST = 4096
 _CHUNK_HEADS = {len(b"%x\r\n\r\n" % size) + size: b"%x\r\n" % size for size in range(1, _LARGEST)}
@@ -63,6 +63,7 @@ class Connection(asyncio.Protocol):
         self.authority = pool.authority
         """Host and port, as the Host header wants them."""
         self._parser = httptools.HttpResponseParser(self)
+        self._heads = Heads(_memory)
         self._receiver: Receiver | None = None
         self.reused = False
         """Whether it was kept open from an earlier request."""
@@ -128,13 +129,9 @@ class Connection(asyncio.Protocol):
         if receiver is None:  # Nobody asked: the peer does not speak HTTP as we do.
             self.transport.abort()
             return
-        key = None
-        if write is None and not self._last and (begin := cut(data)) is not None:
-            key, size, at = begin
-            if size != len(data) - at:
-                key = None
-            elif (known := _heads.recall(key)) is not None:
-                status, fields = known
+        if write is None and not self._last and (known := self._heads.recall(data)) is not None:
+            (status, fields), size, at = known
+            if size == len(data) - at:
                 self._has_head = True
                 receiver.on_head(status, b"%b\r\ncontent-length: %d" % (fields, size), False, data[at:])
                 if self._receiver is receiver:
@@ -151,7 +148,7 @@ class Connection(asyncio.Protocol):
             self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
             write(data)
         elif self._has_head:
-            self._on_head(receiver, data, key)
+            self._on_head(receiver, data)
         else:
             self._last += data
             if len(self._last) > MAX_HEAD_BYTES:
@@ -201,8 +198,8 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._complete = True
 
-    def _on_head(self, receiver: Receiver, data: bytes, key: bytes | None) -> None:
-        """The parser has seen the whole head, whose end is in `data`. `key`: what to remember it under."""
+    def _on_head(self, receiver: Receiver, data: bytes) -> None:
+        """The parser has seen the whole head, whose end is in `data`."""
         lines, _, body = (self._last + data).lstrip().partition(b"\r\n\r\n")
         chunked = is_chunked(lines)
         self._last = data
@@ -210,8 +207,9 @@ class Connection(asyncio.Protocol):
         self._until_eof = not (self._keep_alive or chunked or has_length(lines))
         self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
         status, fields = self._parser.get_status_code(), response_fields(lines, unframed=self.unframed)
+        key = self._heads.unknown()
         if key is not None and self._complete and self._keep_alive and not chunked:
-            _heads.learn(key, (status, without_length(fields)))
+            _memory.learn(key, (status, without_length(fields)))
         receiver.on_head(status, fields, self._until_eof, self._first(body))
 
     def _first(self, body: bytes) -> bytes:

@@ -30,7 +30,8 @@ _TRANSFER_ENCODING = re.compile(rb"\r\n(?i:transfer-encoding):[^\r]*")
 _CONTENT_LENGTH = re.compile(rb"\r\n(?i:content-length):[^\r]*")
 _EVENT_STREAM = re.compile(rb"\r\n(?i:content-type:\s*text/event-stream)")
 
-_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,15})\r\n")
+_MAX_DIGITS = 15
+_LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,%d})\r\n" % _MAX_DIGITS)
 _MAX_HEAD_BYTES = 4096
 _MAX_HEADS = 1024
 """Together at most 4 MiB of keys, and as much of what was made of them."""
@@ -95,19 +96,19 @@ def is_event_stream(fields: bytes) -> bool:
     return _EVENT_STREAM.search(fields) is not None
 
 
-def cut(data: bytes) -> tuple[bytes, int, int] | None:
-    """If `data` begins with the whole head of a message whose body has a length: the head without the number behind
-    content-length, that number, and where the body begins."""
+def cut(data: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """The head at the beginning of `data`, if it is there as a whole and its body has a length: what comes before the
+    number behind content-length, the number, and what comes after it."""
     end = data.find(b"\r\n\r\n", 0, _MAX_HEAD_BYTES)
     found = _LENGTH.search(data, 0, end + 2) if end > 0 else None
     if found is None:
         return None
     start, stop = found.span(1)
-    return data[:start] + data[stop:end], int(data[start:stop]), end + 4
+    return data[:start], data[start:stop], data[stop : end + 4]
 
 
 class Memory(Generic[_T]):
-    """What was made of heads. When it is full, it begins anew."""
+    """What was made of heads, on all connections. When it is full, it begins anew."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, _T] = {}
@@ -117,3 +118,41 @@ class Memory(Generic[_T]):
         if len(self._known) >= _MAX_HEADS:
             self._known.clear()
         self._known[key] = head
+
+
+class Heads(Generic[_T]):
+    """Of one connection: the last head that was known, which mostly comes again, and else what the memory has."""
+
+    __slots__ = ("_after", "_before", "_last", "_memory", "_unknown")
+
+    def __init__(self, memory: Memory[_T]) -> None:
+        self._memory = memory
+        self._last: _T | None = None
+        self._before = self._after = b""
+        """Of the last one, around the number."""
+        self._unknown: bytes | None = None
+
+    def recall(self, data: bytes) -> tuple[_T, int, int] | None:
+        """If `data` begins with a known head: what was made of it, the size of the body, and where the body begins."""
+        before = self._before
+        if self._last is not None and data.startswith(before):
+            start = len(before)
+            stop = data.find(b"\r", start, start + _MAX_DIGITS + 1)
+            if stop > start and data.startswith(self._after, stop) and data[start:stop].isdigit():
+                return self._last, int(data[start:stop]), stop + len(self._after)
+        self._unknown = None
+        parts = cut(data)
+        if parts is None:
+            return None
+        before, number, after = parts
+        known = self._memory.recall(before + after)
+        if known is None:
+            self._unknown = before + after
+            return None
+        self._last, self._before, self._after = known, before, after
+        return known, int(number), len(before) + len(number) + len(after)
+
+    def unknown(self) -> bytes | None:
+        """What to remember the head under which `recall` did not know, once."""
+        key, self._unknown = self._unknown, None
+        return key

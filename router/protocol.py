@@ -18,7 +18,7 @@ from trunkline.router import refusals
 from trunkline.router.body import Prompt, read_chat, read_completion
 from trunkline.router.context import Context
 from trunkline.router.exchange import Exchange
-from trunkline.router.head import Memory, RequestHead, cut, request_head
+from trunkline.router.head import Heads, Memory, RequestHead, request_head
 from trunkline.shared.body import Body
 from trunkline.shared.errors import RequestError
 
@@ -27,7 +27,7 @@ HOT: dict[bytes, Read] = {
     b"/v1/completions": read_completion,
     b"/v1/chat/completions": read_chat,
 }
-_heads: Memory[tuple[Read, RequestHead]] = Memory()
+_memory: Memory[tuple[Read, RequestHead]] = Memory()
 """Of requests for hot endpoints whose body has a length, and whose connection stays open."""
 _NEVER = float("inf")
 _MAX_AHEAD = 256 * 1024
@@ -55,8 +55,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """Of the parser."""
         self._missing = 0
         """Bytes of a body that the parser does not see."""
-        self._unknown: bytes | None = None
-        """What to remember the next head under."""
+        self._heads = Heads(_memory)
         self._head_bytes = 0
         self._in_bulk = False
         """So much came in one read that a head in it may be over its limit."""
@@ -149,7 +148,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        key, self._unknown = self._unknown, None
+        key = self._heads.unknown()
         if self._in_bulk:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if size > self._context.settings.max_head_bytes:
@@ -165,7 +164,7 @@ class EdgeProtocol(HttpToolsProtocol):
         head = request_head(self.url, self.headers, expects=expects, keep_alive=keep_alive, unframed=old)
         plain = keep_alive and not expects and not parser.should_upgrade()
         if key is not None and plain and not head.request_id:
-            _heads.learn(key, (read, head))
+            _memory.learn(key, (read, head))
         size = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         exchange = self._exchange(read, head, size)
         if parser.should_upgrade():  # The parser takes what follows for the other protocol: no body will come.
@@ -193,18 +192,12 @@ class EdgeProtocol(HttpToolsProtocol):
         """A request with a head that was seen before, or a part of its body. Returns what is for the parser."""
         size, body = self._missing, cast(Body, data)
         if not size:
-            self._unknown = None
             if self._front is not None or self._in_message or self.flow.write_paused:
                 return data
-            begin = cut(data)
-            if begin is None:
+            known = self._heads.recall(data)
+            if known is None or not known[1]:
                 return data
-            key, size, at = begin
-            known = _heads.recall(key) if size else None
-            if known is None:
-                self._unknown = key
-                return data
-            read, head = known
+            (read, head), size, at = known
             self._exchange(read, head, size)
             body = memoryview(data)[at:]
         exchange: Any = self.cycle
