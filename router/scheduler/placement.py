@@ -108,8 +108,10 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
 def _of(rows: bytes, width: int, node: int) -> int:
     """Sum of what a row of u32s says of the node in its first column; 0 if there is none."""
-    flat = memoryview(rows).cast("I")
-    nodes = flat[::width].tolist()
+    if not rows:
+        return 0
+    flat = memoryview(rows).cast("I").tolist()
+    nodes = flat[::width]
     if node not in nodes:
         return 0
     at = width * nodes.index(node)
