@@ -204,12 +204,14 @@ def test_without_a_template_chats_are_refused(small: Tokenizer, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tokenizer__ggml__model": "llama"}, "tokenizer type 'llama' is not supported"),
+        ({"tokenizer__ggml__model": "bert"}, "tokenizer type 'bert' is not supported"),
+        ({"tokenizer__ggml__model": "llama"}, "no 'tokenizer.ggml.scores'"),
+        ({"tokenizer__ggml__model": "llama", "tokenizer__ggml__scores": [1]}, "one entry per token"),
         ({"tokenizer__ggml__pre": "strange"}, "pre-tokenizer 'strange' is not supported"),
         ({"tokenizer__ggml__tokens": None}, "tokenizer.ggml.tokens"),
         ({"tokenizer__ggml__tokens": 5}, "is not a list"),
         ({"tokenizer__ggml__tokens": [1, 2]}, "is not a list of texts"),
-        ({"tokenizer__ggml__tokens": ["a", "a"]}, "equal"),
+        ({"tokenizer__ggml__tokens": ["a", "a"], "tokenizer__ggml__token_type": [1, 1]}, "equal"),
         ({"tokenizer__ggml__token_type": [1, 1]}, "one entry per token"),
         ({"tokenizer__ggml__merges": ["x9 y9"]}, "merges do not fit"),
         ({"tokenizer__ggml__eos_token_id": 100000}, "eos_token_id is 100000"),

@@ -1,16 +1,20 @@
-"""The text side of a model from a GGUF file: byte-level BPE (llama.cpp's "gpt2" tokenizer type)."""
+"""The text side of a model from a GGUF file.
+
+Two of llama.cpp's tokenizer types: "gpt2", byte-level BPE, and "llama", SentencePiece's BPE.
+"""
 
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from trunkline.agent.engine.builtin import sentencepiece
 from trunkline.agent.engine.builtin.tokenizer_parts import TokenizerParts, end_ids
 from trunkline.agent.engine.builtin.weights.gguf_file import read_gguf
 from trunkline.shared.errors import ConfigError
 
-_CONTROL, _USER_DEFINED = 3, 4
-"""llama.cpp's token types of special tokens, and of added ones that have text."""
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+"""llama.cpp's token types of what stands for the unknown, of special tokens, and of added ones that have text."""
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -44,13 +48,21 @@ class _Source:
 
     def parts(self) -> TokenizerParts:
         kind = self._text("tokenizer.ggml.model")
-        if kind != "gpt2":
-            raise self._error(f"tokenizer type {kind!r} is not supported, only 'gpt2' (byte-level BPE): use a folder")
-        family = self._family()
         tokens = self._texts("tokenizer.ggml.tokens")
-        tokenizer = self._tokenizer(tokens, family)
+        types = self._per_token("tokenizer.ggml.token_type", len(tokens))
+        if kind == "gpt2":
+            family = self._family()
+            tokenizer, adds_bos = self._byte_level(tokens, family), family == _LLAMA3
+        elif kind == "llama":
+            tokenizer, adds_bos = self._sentencepiece(tokens, types), True
+        else:
+            raise self._error(f"tokenizer type {kind!r} is not supported, only 'gpt2' and 'llama': use a folder")
+        control = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
+        defined = [token for token, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED]
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+        tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in defined])
         bos, eos = self._token_id("bos", len(tokens)), self._token_id("eos", len(tokens))
-        if bos is not None and self._metadata.get("tokenizer.ggml.add_bos_token", family == _LLAMA3) is True:
+        if bos is not None and self._metadata.get("tokenizer.ggml.add_bos_token", adds_bos) is True:
             tokenizer.post_processor = processors.TemplateProcessing(
                 single=f"{tokens[bos]} $A", special_tokens=[(tokens[bos], bos)]
             )
@@ -71,7 +83,7 @@ class _Source:
             raise self._error(f"pre-tokenizer {name!r} is not supported, only {', '.join(_FAMILIES)}: use a folder")
         return _FAMILIES[name]
 
-    def _tokenizer(self, tokens: list[str], family: str) -> Tokenizer:
+    def _byte_level(self, tokens: list[str], family: str) -> Tokenizer:
         vocab = {token: index for index, token in enumerate(tokens)}
         if len(vocab) != len(tokens):
             raise self._error("two tokens of its vocabulary are equal")
@@ -85,14 +97,24 @@ class _Source:
             tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = _pre_tokenizer(family)
         tokenizer.decoder = decoders.ByteLevel()
-        types = self._metadata["tokenizer.ggml.token_type"]
-        if not isinstance(types, list) or len(types) != len(tokens):
-            raise self._error("tokenizer.ggml.token_type does not have one entry per token")
-        control = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
-        defined = [token for token, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED]
-        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-        tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in defined])
         return tokenizer
+
+    def _sentencepiece(self, tokens: list[str], types: list[Any]) -> Tokenizer:
+        scores = self._per_token("tokenizer.ggml.scores", len(tokens))
+        if not all(isinstance(score, float) for score in scores):
+            raise self._error("tokenizer.ggml.scores is not a list of numbers")
+        unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
+        prefix = self._metadata.get("tokenizer.ggml.add_space_prefix", True) is True
+        try:
+            return sentencepiece.build(tokens, scores, unknown, prefix=prefix)
+        except Exception as error:  # noqa: BLE001 - what tokenizers raises for pieces it cannot use
+            raise self._error(f"its pieces make no tokenizer: {error}") from None
+
+    def _per_token(self, key: str, count: int) -> list[Any]:
+        values = self._metadata[key]
+        if not isinstance(values, list) or len(values) != count:
+            raise self._error(f"{key} does not have one entry per token")
+        return values
 
     def _token_id(self, name: str, count: int) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"
