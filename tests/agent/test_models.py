@@ -146,7 +146,8 @@ def test_a_folder_that_cannot_be_written_is_named(
 # Processes that pull, and what interrupts them.
 
 SCRIPT = """
-import sys
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background job would pass on that it is ignored.
 from trunkline.agent import models
 from trunkline.agent.models import NamedModel
 models.MODELS = {{"tiny": {model!r}}}
