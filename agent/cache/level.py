@@ -54,7 +54,7 @@ class Level(ABC, Generic[M]):
             member.parent.children += 1
 
     def hold(self, pages: Sequence[int]) -> None:
-        """One more holder of members' pages: they stay."""
+        """One more holder of members' pages, each named once: they stay."""
         references = self.pool.references
         self.idle -= sum(references(page) == 1 for page in pages)
         self.pool.share(pages)

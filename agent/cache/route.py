@@ -82,16 +82,17 @@ class Route:
 
     def _prepare(self, entries: Sequence[Entry], *, urgent: bool) -> Move | None:
         """Holds what is to be copied, and takes pages for it."""
-        target, chosen, anchors = self.target, dict[Entry, None](), []
+        target, chosen = self.target, dict[Entry, None]()
+        held: dict[int, None] = {}  # once each, however many children go there
         for entry in entries[: self._batch]:
             parent = entry.parent
             if parent is not None and parent not in chosen and parent not in target.incoming:
                 anchor = target.page_of(parent)
                 if anchor == GONE:
                     break
-                anchors.append(anchor)
+                held[anchor] = None
             chosen[entry] = None
-        sending = list(chosen)
+        sending, anchors = list(chosen), list(held)
         pages = [self.source.page_of(entry) for entry in sending]
         # Both are held, lest they are what makes room.
         self.source.hold(pages)

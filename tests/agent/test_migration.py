@@ -96,6 +96,19 @@ def test_what_is_needed_at_once_is_copied_at_once() -> None:
     assert node.cache.counters().urgent_pages == 2
 
 
+def test_siblings_go_down_together_to_where_their_parent_is_already() -> None:
+    node = Node(pages=4, host=8)
+    node.compute(1)
+    node.compute(2, 3, 4)
+    node.settle()
+    node.compute(1, 11)
+    node.compute(1, 12)
+    node.compute(20, 21, 22, 23)
+    node.cache.check()
+    assert [node.tiers(1, 11), node.tiers(1, 12)] == [[H, H], [H, H]]
+    assert node.cache.tiers()[1].cached == node.cache.tiers()[1].resident
+
+
 def test_pages_come_back_when_they_are_asked_for() -> None:
     node = Node(pages=4, host=16)
     node.compute(1, 2, 3)
