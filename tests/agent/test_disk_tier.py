@@ -53,6 +53,14 @@ def fill(node: Node, *chains: Sequence[int]) -> None:
         node.settle()
 
 
+def push_down(node: Node) -> list[int]:
+    """A chain of 36 pages that grew six at a time; what came after it has pushed it down."""
+    longest = list(range(1, 37))
+    fill(node, *(longest[:end] for end in range(6, 37, 6)))
+    fill(node, *([start + step for step in range(6)] for start in range(100, 220, 6)))
+    return longest
+
+
 def now(node: Node, seconds: float) -> None:
     """Time passes for the tiers."""
     assert node.cache._migration is not None
@@ -243,10 +251,7 @@ def test_nobody_waits_for_a_slow_disk_longer_than_computing_takes(open_node: Cal
 
 def test_a_prefix_longer_than_half_of_the_host_comes_back_without_being_read_twice(tmp_path: Path) -> None:
     node = Node(pages=40, host=60, disk=tmp_path / "cache", slots=200)
-    longest = list(range(1, 37))
-    for end in range(6, 37, 6):
-        fill(node, longest[:end])
-    fill(node, *([start + step for step in range(6)] for start in range(100, 220, 6)))
+    longest = push_down(node)
     tiers = node.tiers(*longest)
     assert None not in tiers
     assert tiers.count(K) > 20
@@ -263,10 +268,7 @@ def test_a_prefix_longer_than_half_of_the_host_comes_back_without_being_read_twi
 def test_what_does_not_stay_in_the_host_is_not_read_again(tmp_path: Path) -> None:
     """The host holds 34 of the 36 pages, and each one needs those before it."""
     node = Node(pages=40, host=40, disk=tmp_path / "cache", slots=200)
-    longest = list(range(1, 37))
-    for end in range(6, 37, 6):
-        fill(node, longest[:end])
-    fill(node, *([start + step for step in range(6)] for start in range(100, 220, 6)))
+    longest = push_down(node)
     fetch = node.fetch(*longest)
     assert fetch is not None
     while node.cache.awaits(fetch):

@@ -5,7 +5,6 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -70,6 +69,16 @@ class Node:
 D, H = Tier.DEVICE, Tier.HOST
 
 
+def half_in_the_host() -> Node:
+    """Of the pages 1, 2, 3 the device has kept the first."""
+    node = Node(pages=4, host=16)
+    for blocks in ((1, 2, 3), (5, 6)):
+        node.compute(*blocks)
+        node.settle()
+    assert node.tiers(1, 2, 3) == [D, H, H]
+    return node
+
+
 def test_beyond_the_mark_the_least_recently_used_go_to_the_host() -> None:
     node = Node(pages=10, host=10)
     node.compute(1, 2, 3, 4)
@@ -110,12 +119,7 @@ def test_siblings_go_down_together_to_where_their_parent_is_already() -> None:
 
 
 def test_pages_come_back_when_they_are_asked_for() -> None:
-    node = Node(pages=4, host=16)
-    node.compute(1, 2, 3)
-    node.settle()
-    node.compute(5, 6)
-    node.settle()
-    assert node.tiers(1, 2, 3) == [D, H, H]
+    node = half_in_the_host()
     fetch = node.fetch(1, 2, 3)
     assert fetch is not None
     assert node.cache.awaits(fetch)
@@ -127,11 +131,7 @@ def test_pages_come_back_when_they_are_asked_for() -> None:
 
 
 def test_two_readers_share_a_move() -> None:
-    node = Node(pages=4, host=16)
-    node.compute(1, 2, 3)
-    node.settle()
-    node.compute(5, 6)
-    node.settle()
+    node = half_in_the_host()
     one, two = node.fetch(1, 2, 3), node.fetch(1, 2, 3)
     assert one is not None
     assert two is not None
@@ -160,18 +160,24 @@ def test_a_page_that_is_read_while_it_is_copied_stays_where_it_is() -> None:
 
 
 def test_a_page_computed_meanwhile_makes_the_one_on_its_way_superfluous() -> None:
-    node = Node(pages=6, host=8)
-    node.compute(1, 2, 3, 4, 5, 6)
+    node = Node(pages=10, host=10)
+    node.compute(1, 2, 3, 4)
+    node.compute(5, 6, 7, 8, 9, 10)
     node.settle()
-    fetch = node.fetch(1, 2, 3, 4, 5, 6)
+    assert node.tiers(1, 2, 3, 4) == [D, D, D, H]
+    fetch = node.fetch(1, 2, 3, 4)
     assert fetch is not None
     assert node.cache.awaits(fetch)
-    node.compute(1, 2, 3, 4, 5, 7) if node.cache.stats().free else None
+    node.compute(1, 2, 3, 4)
+    assert node.tiers(1, 2, 3, 4) == [D] * 4
+    assert node.cache.moving
     node.settle()
-    assert node.tiers(1, 2, 3, 4, 5) == [D] * 5
+    assert not node.cache.awaits(fetch)
+    assert node.tiers(1, 2, 3, 4) == [D] * 4
+    assert node.cache.stats().in_flight == 0
 
 
-def test_a_fetch_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fetch_ends_at_its_deadline() -> None:
     node = Node(pages=4, host=16)
     now = 0.0
     node.cache._migration._clock = lambda: now  # type: ignore[union-attr]
@@ -190,10 +196,6 @@ def test_a_fetch_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_quicker_to_compute_is_not_fetched() -> None:
     node = Node(pages=4, host=16)
     node.compute(1, 2, 3, 4)
-    node.cache.turn()
-    for lane in node.memory.lanes:
-        while lane.waiting:
-            lane.step()
     node.settle()
     fetch = node.fetch(1, 2, 3, 4)
     assert fetch is not None
