@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from trunkline.agent.cache.visits import Visits
+from trunkline.loadtest.bench.eviction.visits import Visits
 from trunkline.loadtest.sim.trace import Record, Trace
 
 
@@ -123,7 +123,7 @@ class S3Fifo:
 
 
 class Ours:
-    """What the agent's cache does: `agent/cache/visits.py`."""
+    """The core's `Heat`, told of visits (`visits.py`)."""
 
     def __init__(self) -> None:
         self._visits = Visits()

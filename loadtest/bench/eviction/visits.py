@@ -1,4 +1,7 @@
-"""Who used which pages, and what that says of whether somebody comes back for them."""
+"""Who used which pages, and what that says of whether somebody comes back for them.
+
+What an agent's cache could evict by; so far the comparison alone does. See `docs/develop/eviction.md`.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -6,7 +9,6 @@ from typing import NamedTuple
 
 from trunkline.kernels.core import Heat
 
-TIERS = 3
 REMEMBERED = 1 << 16
 """Visits: some hours of a busy node. Ends of chains that were evicted are among them, so returns too late are seen."""
 AGES = (0, *(int(8 * 2 ** (step / 4)) for step in range(48)))
@@ -34,20 +36,14 @@ class _End(NamedTuple):
 
 
 class Visits:
-    """Used from the engine thread only.
-
-    A request is two visits: of the pages that it found, the trunk, and of those that it added, the tail. The next
+    """A request is two visits: of the pages that it found, the trunk, and of those that it added, the tail. The next
     turn of a conversation comes back for both; another question about the same document for its trunk alone.
     """
 
     def __init__(self) -> None:
-        self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, TIERS)
+        self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, tiers=1)
         self._ends: dict[int, _End] = {}
         """By the key of the page, the one visited first at the front."""
-
-    def touch(self) -> int:
-        """A use that says nothing of the next one. Its number."""
-        return self.heat.visit(())
 
     def note(self, keys: Sequence[int], found: int, reply_tokens: int) -> tuple[int, int]:
         """A request is done: `keys` of its pages in order, the first `found` of which were there already. The numbers
