@@ -325,6 +325,32 @@ def test_directories_that_cannot_be_used(rig: Rig, tmp_path: Path) -> None:
     assert len(slots_of(rig)) == 3
 
 
+def test_a_directory_that_cannot_be_opened_now_can_be_later(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays open after a failure, at whatever call: each is tried every few seconds while a disk is ill."""
+    rig.save(range(3))
+    rig.store.close()
+    path = rig.store.folder / "index.log"
+    content = path.read_bytes()
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    files = len(os.listdir("/proc/self/fd"))
+    for call in ("ftruncate", "pwrite", "posix_fallocate", "fsync"):
+        path.unlink(missing_ok=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(segments.os, call, fail)
+            with pytest.raises(ConfigError, match="cannot be used"):
+                Rig(rig.store.folder)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ConfigError, match="trunkline cache rebuild"):
+        Rig(rig.store.folder)
+    assert len(os.listdir("/proc/self/fd")) == files
+    path.write_bytes(content)
+    rig.store = Rig(rig.store.folder).store
+    assert len(slots_of(rig)) == 3
+
+
 def test_a_directory_can_grow(rig: Rig) -> None:
     rig.save(range(3))
     rig.store.close()

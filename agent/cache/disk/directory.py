@@ -42,10 +42,16 @@ class Lock:
         """Raises ConfigError if another process has it, OSError if it cannot be made."""
         self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            self._take(folder)
+        except (ConfigError, OSError):
+            self.release()  # Else nobody could have it, this process included.
+            raise
+
+    def _take(self, folder: Path) -> None:
+        try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
             raise ConfigError(
                 f"{folder} is in use by process {holder}: give each agent a directory of its own"
             ) from None

@@ -119,19 +119,21 @@ class IndexLog:
     """The file. Written by one thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError; `index` has what was read, `torn` how many bytes after it did not count."""
+        """Raises OSError, DamagedRecord; `index` has what was read, `torn` how many bytes after it did not count."""
         self.path = folder / NAME
-        self._numbers: dict[Namespace, int] = {}
-        new = not self.path.exists()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if new:
-            self._write_all(_HEAD.pack(MAGIC, VERSION), 0)
-            os.fsync(self._file)
-            sync_folder(folder)
-        self.index, self._size = read_log(self.path)
-        self.torn = os.fstat(self._file).st_size - self._size
-        if self.torn:
-            os.ftruncate(self._file, self._size)
+        try:
+            if not os.fstat(self._file).st_size:  # new, or left so by who made it
+                self._write_all(_HEAD.pack(MAGIC, VERSION), 0)
+                os.fsync(self._file)
+                sync_folder(folder)
+            self.index, self._size = read_log(self.path)
+            self.torn = os.fstat(self._file).st_size - self._size
+            if self.torn:
+                os.ftruncate(self._file, self._size)
+        except (OSError, DamagedRecord):
+            self.close()
+            raise
         self._numbers = {namespace: number for number, namespace in self.index.namespaces.items()}
 
     def append(self, removed: Iterable[int], records: Iterable[Record]) -> None:

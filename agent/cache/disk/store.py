@@ -79,7 +79,11 @@ class DiskStore:
         if made != found:
             write_format(self.folder, made)
         self._segments = Segments(self.folder, each, self.pages)
-        self._log = IndexLog(self.folder)
+        try:
+            self._log = IndexLog(self.folder)
+        except (OSError, DamagedRecord):
+            self._segments.close()
+            raise
         if self._log.torn:
             log.warning("disk cache: %d bytes at the end of the index were never acknowledged", self._log.torn)
         self._found: Found | None = Found(self._log.index.live(), self._log.index.texts, self._log.index.namespaces)
