@@ -205,6 +205,20 @@ def test_frames_that_no_writer_makes_are_an_error(tmp_path: Path) -> None:
             read_log(path)
 
 
+def test_an_index_of_more_than_one_frame_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trunkline.agent.cache.disk.index.MOST_FRAME", 250)
+    records = [Record(0, 1, NO_PARENT, 0, 0, 16, bytes(64), NAMESPACE, ((9, 16),))]
+    for slot in range(1, 40):
+        records.append(Record(slot, slot + 1, slot - 1, slot, slot, 16 * slot + 16, bytes(64), None, ((slot, 16),)))
+    log = IndexLog(tmp_path)
+    log.append(range(100), records)
+    log.compact(records)
+    log.close()
+    index, size = read_log(tmp_path / "index.log")
+    assert index.records() == records
+    assert size == (tmp_path / "index.log").stat().st_size
+
+
 def test_compaction_keeps_what_lives(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.agent.cache.disk.store.COMPACT_BYTES", 4096)
     rig.save(range(4))

@@ -6,7 +6,8 @@ first frame that does not: what follows was never acknowledged.
 
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +30,16 @@ _PUT = struct.Struct("<II QQQ II 64s")
 _TEXT = struct.Struct("<IIQ")
 _SLOT = struct.Struct("<I")
 _NAMESPACE = struct.Struct("<I")
-PUT, REMOVE, TEXTS, NAMESPACE = 1, 2, 3, 4
 NO_NAMESPACE = 0xFFFF_FFFF
+
+
+class Kind(IntEnum):
+    """Of a frame."""
+
+    PUT = 1
+    REMOVE = 2
+    TEXTS = 3
+    NAMESPACE = 4
 
 
 class Put(NamedTuple):
@@ -95,18 +104,18 @@ class Index:
         """Raises DamagedRecord for a frame that no writer makes."""
         try:
             match kind:
-                case 1:
+                case Kind.PUT:
                     for fields in _PUT.iter_unpack(body):
                         self.puts[fields[0]] = fields
                         self.texts.pop(fields[0], None)
-                case 2:
+                case Kind.REMOVE:
                     for (slot,) in _SLOT.iter_unpack(body):
                         self.puts.pop(slot, None)
                         self.texts.pop(slot, None)
-                case 3:
+                case Kind.TEXTS:
                     for slot, depth, key in _TEXT.iter_unpack(body):
                         self.texts.setdefault(slot, []).append((key, depth))
-                case 4:
+                case Kind.NAMESPACE:
                     (number,) = _NAMESPACE.unpack_from(body)
                     self.namespaces[number] = msgspec.msgpack.decode(body[_NAMESPACE.size :], type=Namespace)
                 case _:
@@ -177,8 +186,7 @@ class IndexLog:
         os.close(self._file)
 
     def _frames(self, removed: Iterable[int], records: Iterable[Record]) -> Iterator[bytes]:
-        if gone := b"".join(_SLOT.pack(slot) for slot in removed):
-            yield frame(REMOVE, gone)
+        yield from _cut(Kind.REMOVE, [_SLOT.pack(slot) for slot in removed])
         puts, texts = [], []
         for record in records:
             number = NO_NAMESPACE
@@ -187,7 +195,7 @@ class IndexLog:
                 number = len(self._numbers) if known is None else known
                 if known is None:
                     self._numbers[record.namespace] = number
-                    yield frame(NAMESPACE, _NAMESPACE.pack(number) + msgspec.msgpack.encode(record.namespace))
+                    yield frame(Kind.NAMESPACE, _NAMESPACE.pack(number) + msgspec.msgpack.encode(record.namespace))
             puts.append(
                 _PUT.pack(
                     record.slot,
@@ -201,10 +209,8 @@ class IndexLog:
                 )
             )
             texts += [_TEXT.pack(record.slot, depth, key) for key, depth in record.texts]
-        if puts:
-            yield frame(PUT, b"".join(puts))
-        if texts:
-            yield frame(TEXTS, b"".join(texts))
+        yield from _cut(Kind.PUT, puts)
+        yield from _cut(Kind.TEXTS, texts)
 
     def _write_all(self, data: bytes, offset: int) -> None:
         view = memoryview(data)
@@ -215,6 +221,13 @@ class IndexLog:
 
 def frame(kind: int, body: bytes) -> bytes:
     return _FRAME.pack(len(body), kind, hash64(body, kind)) + body
+
+
+def _cut(kind: int, parts: Sequence[bytes]) -> Iterator[bytes]:
+    """Frames of parts of one size, as many as they need: what is larger than MOST_FRAME is not read again."""
+    step = MOST_FRAME // len(parts[0]) if parts else 1
+    for start in range(0, len(parts), step):
+        yield frame(kind, b"".join(parts[start : start + step]))
 
 
 def read_log(path: Path) -> tuple[Index, int]:
