@@ -2,8 +2,6 @@
 //!
 //! The formulas are those of `router/scheduler/cost.py`, which says why; all that is policy comes in as numbers.
 
-use std::cmp::Ordering;
-
 /// Seconds of work and of wait, and load: 1 when the node is full.
 pub type Offer = [f64; 3];
 
@@ -97,11 +95,7 @@ pub fn rank(offers: &[Offer], rule: &Rule, draw: f64) -> Vec<u32> {
     };
     let costs: Vec<f64> = offers.iter().map(|&offer| cost(offer)).collect();
     let mut order: Vec<u32> = (0..offers.len() as u32).collect();
-    order.sort_by(|&one, &other| {
-        costs[one as usize]
-            .partial_cmp(&costs[other as usize])
-            .unwrap_or(Ordering::Equal)
-    });
+    order.sort_by(|&one, &other| costs[one as usize].total_cmp(&costs[other as usize]));
     let Some(&first) = order.first() else {
         return order;
     };
@@ -160,6 +154,14 @@ mod tests {
         ];
         assert_eq!(rank(&offers, &rule(), 0.0), [2, 0, 3, 1]);
         assert!(rank(&[], &rule(), 0.0).is_empty());
+    }
+
+    #[test]
+    fn what_costs_no_number_is_last() {
+        let mut offers = vec![[1.0, 0.0, 0.0]; 100];
+        offers.iter_mut().step_by(3).for_each(|it| it[0] = f64::NAN);
+        let order = rank(&offers, &rule(), 0.5);
+        assert!(order[..66].iter().all(|at| at % 3 != 0));
     }
 
     #[test]
