@@ -36,7 +36,7 @@ CLOSE_S = 10.0
 
 
 class Migration:
-    """Used from the engine thread only, except `stats`."""
+    """Used from the engine thread only."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.lane import NO_PARENT, Lane, Move
 from trunkline.agent.cache.level import Level, LowerLevel
-from trunkline.agent.engine.builtin.meter import Meter
+from trunkline.agent.meter import Meter
 from trunkline.shared.names import Tier
 
 TRUST_S = 30.0

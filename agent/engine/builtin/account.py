@@ -7,9 +7,9 @@ import msgspec
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineLimits, EngineStatus
-from trunkline.agent.engine.builtin.meter import Meter
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.meter import Meter
 from trunkline.shared.wire import Finished, Load
 
 RATE_WINDOW_S = 20.0
