@@ -17,8 +17,6 @@ SUMMARY_PARTITIONS = 16
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Default cap of a request body: 8 MiB is two million tokens of English."""
 
-HEADER_NODE = "x-trunkline-node"
-HEADER_MATCHED = "x-trunkline-matched-tokens"
 HEADER_REQUEST_ID = "x-request-id"
 HEADER_SALT = "x-trunkline-salt"
 """Router to agent: hex salt of the authenticated tenant. Believed only beside a valid HEADER_CLUSTER."""

@@ -196,11 +196,6 @@ class Lane:
             return None  # Nobody passes the first one: the node has enough to do, and others' turns come later.
         return first[3]
 
-    @property
-    def flows(self) -> list[Flow]:
-        """Those that have requests here, held or under way."""
-        return list(self._here)
-
     def passages(self) -> list[Passage]:
         """Those held, in no order."""
         return [entry[3] for here in self._here.values() for entry in here.waiting if self._waits(entry[3])]

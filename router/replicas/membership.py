@@ -5,7 +5,7 @@ not answer either: a registry that lost its data, or that nodes cannot reach, ta
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from trunkline.router.nodes import Node, NodeState, Registry
 from trunkline.shared.errors import ConfigError
@@ -52,9 +52,6 @@ class Membership:
             self._registry.look(node)  # It is removed once it does not serve, after the next listing.
         elif not notice.left:
             self._join(notice.member)
-
-    def nodes(self) -> Iterable[Node]:
-        return self._nodes.values()
 
     def _join(self, member: Member) -> None:
         if member.id in self._nodes or member.id in self.refused:

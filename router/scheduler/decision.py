@@ -26,7 +26,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     """Of the whole prompt, estimated."""
     matches: "Sequence[Match]"
     board: bytes
-    """Copy of the nodes' accounts, see `board.row`; empty when the decision is forgotten."""
+    """Copy of the nodes' accounts, see `board`; empty when the decision is forgotten."""
     weight: float
     """Of the wait."""
     per_token: float

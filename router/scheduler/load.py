@@ -57,7 +57,6 @@ class NodeLoad:
         "_shared",
         "_show",
         "_sizes",
-        "_wait_s",
         "_work_at",
         "_work_share",
         "drags",
@@ -95,9 +94,9 @@ class NodeLoad:
         """Placed by this router and not finished."""
         self.pending = 0
         """Uncached tokens placed by this router whose response has not begun."""
-        self._wait_s = 0.0
         self.waits = [0.0] * SIZES
-        """By size: what a request that is placed now waits for; less than `wait_s` where it passes longer ones."""
+        """By size: what a request that is placed now waits for. For the last one all that is there; less for those that
+        pass longer ones."""
         self.drags = [0.0] * SIZES
         """By size: what each second of its work costs besides. What the node needs on top of a node like the fleet, and
         a second for each longer prompt that is held up. Negative at a fast node."""
@@ -106,7 +105,7 @@ class NodeLoad:
         self.full = False
         """Whether its batch is taken, as far as its size is known: what comes now would queue there."""
         self.held_s = 0.0
-        """Prefill of requests that wait at the router for this node; part of `wait_s`."""
+        """Prefill of requests that wait at the router for this node; part of `waits`."""
         self.lane: Lane | None = None
         """The admission's, if it had to do with this node yet."""
         self.link = Link()
@@ -225,12 +224,6 @@ class NodeLoad:
         """Another account is kept of the node from here on; this one goes on for what is still under way on it."""
         self._show = writer(bytearray(), 0)
 
-    @property
-    def wait_s(self) -> float:
-        """Prefill and decode of everything that is there."""
-        self.settle()
-        return self._wait_s
-
     def turn(self, now: float) -> None:
         """Time has gone by: what was reported too long ago is not believed any more. Prices the account."""
         if now >= self._believed_until:
@@ -260,15 +253,14 @@ class NodeLoad:
         shared, prices = self._shared, self._prices
         slowness = self.pace.slowness
         pending = self.pending + shared.pending
-        seconds = (pending * prices.per_token + (self._pairs + shared.pairs) * prices.per_pair) * slowness
         computed = pending - self._recent.unknown_to(self._reported_in) - shared.recent - self._reported
-        if computed > 0:
-            seconds *= 1.0 - computed / pending
+        left = 1.0 - computed / pending if computed > 0 else 1.0
+        seconds = (pending * prices.per_token + (self._pairs + shared.pairs) * prices.per_pair) * slowness * left
         requests = self.running + shared.running + self._others
-        self._wait_s = wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
+        wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
         excess = slowness - 1.0
         if self._passes and seconds > 0.0:
-            scale = slowness * (1.0 - computed / pending if computed > 0 else 1.0)
+            scale = slowness * left
             passed, counts = self._sizes.passed(
                 shared.sizes, prices.per_token * scale, prices.per_pair * scale, self.step_tokens
             )

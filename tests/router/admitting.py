@@ -60,7 +60,7 @@ class Gate:
         return (
             admission.held == admission.held_bytes == admission.held_s == 0
             and not any(flow.held or flow.held_bytes for flow in admission.flows)
-            and not any(lane.held or lane.passages() or lane.flows for lane in lanes)
+            and not any(lane.held or lane.passages() or lane._here for lane in lanes)
             and not any(load.held_s or load.running or load.pending for load in loads)
         )
 

@@ -59,7 +59,7 @@ def test_what_is_told_is_what_was_decided_whatever_comes_later(
             placement = fleet.scheduler.place(PROMPTS[which], "", fleet.nodes)
             order = [placement.choice(rank) for rank in range(5)]
             placement.decision.node = order[0].node
-            facts = [(one.node.name, one.matched, one.load.fill, one.load.wait_s) for one in order]
+            facts = [(one.node.name, one.matched, one.load.fill, one.load.waits[-1]) for one in order]
             seen.append((placement, facts))
             tickets.append(fleet.scheduler.start(order[0], placement, f"r{len(seen)}"))
         elif action == "answer" and tickets:
@@ -140,8 +140,8 @@ def test_what_a_fair_share_overtakes_is_taken_from_the_wait() -> None:
     fleet = Fleet(2)
     for seed in range(6):
         fleet.send(text(seed))
-    waits = {node.name: fleet.scheduler.load_of(node).wait_s for node in fleet.nodes}
-    placement = fleet.scheduler.place(text(9), "", fleet.nodes, lambda load, work: 0.75 * load.wait_s)
+    placement = fleet.scheduler.place(text(9), "", fleet.nodes, lambda load, work: 0.75 * load.waits[-1])
+    waits = {node.name: fleet.scheduler.load_of(node).waits[-1] for node in fleet.nodes}
     placement.decision.node = placement.choice(0).node
     view = told(placement)
     assert [one["node"] for one in view["candidates"]] == [placement.choice(rank).node.name for rank in range(2)]

@@ -23,7 +23,7 @@ def fresh(decode_s: float = 0.0, prices: Prices | None = None) -> NodeLoad:
 
 def wait(load: NodeLoad, now: float) -> float:
     load.turn(now)
-    return load.wait_s
+    return load.waits[-1]
 
 
 def test_a_placement_counts_until_its_response_begins() -> None:

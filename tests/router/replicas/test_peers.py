@@ -60,7 +60,10 @@ class Replica:
 
     def seen(self) -> list[tuple[float, float]]:
         """Wait and fill of each node, as placement sees them."""
-        return [(load.wait_s, load.fill) for load in map(self.scheduler.load_of, self.nodes)]
+        loads = [self.scheduler.load_of(node) for node in self.nodes]
+        for load in loads:
+            load.settle()
+        return [(load.waits[-1], load.fill) for load in loads]
 
 
 def pair() -> tuple[Replica, Replica]:
