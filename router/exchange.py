@@ -78,7 +78,8 @@ class Exchange:
         self._turn = False
         """Whether the responses before it on this connection are written."""
         self._error: RequestError | None = None
-        self._tenant: Tenant | None = None
+        self._tenant: Tenant
+        """Whose request it is, once it was admitted."""
         self._entry: Entry | None = None
         self.relay: Relay | None = None
         self.keep_alive = head.keep_alive
@@ -221,22 +222,19 @@ class Exchange:
             self.refuse(error)
             return
         tenant, admission, passage = self._tenant, context.admission, None
-        salt = tenant.salt if tenant is not None else ""
         if context.access_log is not None:
-            self.write = self._entry = context.access_log.begin(prompt, salt, self.write)
+            self.write = self._entry = context.access_log.begin(prompt, tenant.salt, self.write)
+        relief = admission.relief(tenant) if admission.fair else None
         begun = perf_counter()
-        if admission.fair and tenant is not None:
-            placement = context.scheduler.place(prompt, salt, candidates, admission.relief(tenant))
-            context.decisions.add(self.request_id, placement.decision, perf_counter() - begun)
+        placement = context.scheduler.place(prompt, tenant.salt, candidates, relief)
+        context.decisions.add(self.request_id, placement.decision, perf_counter() - begun)
+        if admission.fair:
             try:
                 passage = admission.admit(tenant, prompt.priority, placement.tokens, self.request_id)
             except RequestError as error:
                 placement.decision.refused(error)
                 self.refuse(error)
                 return
-        else:
-            placement = context.scheduler.place(prompt, salt, candidates)
-            context.decisions.add(self.request_id, placement.decision, perf_counter() - begun)
         self.relay = Relay(context, self, placement, body, prompt.priority, passage)
         self.relay.start()
 

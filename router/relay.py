@@ -84,8 +84,8 @@ class Relay:
         client: Client,
         placement: Placement,
         body: Body,
-        priority: int = 0,
-        passage: Passage | None = None,
+        priority: int,
+        passage: Passage | None,
     ) -> None:
         self._context = context
         self._client = client
@@ -109,10 +109,10 @@ class Relay:
 
     def start(self) -> None:
         self._context.ticker.watch(self)
-        if self._passage is not None or self._choice.load.full:
-            self._context.admission.prefer(self._admitted(), self._placement)
-            self._choice = self._placement.choice(0)
-        self._begin(self._choice)
+        choice = self._choice
+        if self._passage is not None or choice.load.full:
+            choice = self._context.admission.prefer(self._admitted(), self._placement)
+        self._begin(choice)
 
     def cancel(self) -> None:
         """The client is gone."""

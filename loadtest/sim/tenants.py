@@ -120,8 +120,7 @@ class _Admitting(Trunkline):
         passage.waiter = request
         request.passage = passage
         self._requests[job.index] = request
-        admission.prefer(passage, placement)
-        request.choice = placement.choice(0)
+        request.choice = admission.prefer(passage, placement)
         admission.enter(passage, request.choice, 0)
 
     def sent(self, request: _Request) -> None:

@@ -105,14 +105,15 @@ class Admission:
         flow = self._flows[tenant.name]
         return lambda load, seconds: load.lane.overtaken_s(flow, seconds) if load.lane is not None else 0.0
 
-    def prefer(self, one: Passage, placement: Placement) -> None:
-        """Puts first the best node that it fits on now; if there is none, it waits for the best of all."""
+    def prefer(self, one: Passage, placement: Placement) -> Choice:
+        """Puts first the best node that it fits on now; if there is none, it waits for the best of all. Returns it."""
         for rank in range(min(len(placement.order), MAX_LOOKED_AT)):
             choice = placement.choice(rank)
             one.room = choice.uncached + int(one.flow.reply_tokens)
             if not choice.load.full if choice.load.lane is None else choice.load.lane.fits(one):
                 placement.order.insert(0, placement.order.pop(rank))
-                return
+                return choice
+        return placement.choice(0)
 
     def enter(self, one: Passage, choice: Choice, size: int) -> None:
         """Releases its waiter, now or later. Raises Overloaded (429) if there is no place to wait."""

@@ -84,8 +84,7 @@ class Asked:
             else:
                 self.passage = admission.admit(tenant, priority, self.placement.tokens, self.name)
             self.passage.waiter = self
-            admission.prefer(self.passage, self.placement)
-            self.choice = self.placement.choice(0)
+            self.choice = admission.prefer(self.passage, self.placement)
             admission.enter(self.passage, self.choice, size)
         except RequestError as error:
             self.error = error

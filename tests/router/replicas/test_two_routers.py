@@ -143,11 +143,11 @@ class Watch:
         replicas = context.replicas
         assert replicas is not None
 
-        def watched(prompt: Any, salt: str, candidates: Sequence[Node]) -> Placement:
+        def watched(prompt: Any, salt: str, candidates: Sequence[Node], relief: Any) -> Placement:
             self.decisions += 1
             known = all(node.summary is SummaryStatus.EXACT for node in candidates) and len(candidates) == NODES
             self.blind += not known or not replicas.peers.heard()
-            return place(prompt, salt, candidates)
+            return place(prompt, salt, candidates, relief)
 
         context.scheduler.place = watched  # type: ignore[method-assign]
 
