@@ -8,8 +8,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-import msgspec
-
+from trunkline.router import refusals
 from trunkline.router.access_log import Entry
 from trunkline.router.body import Prompt
 from trunkline.router.context import Context
@@ -179,15 +178,7 @@ class Exchange:
         self._context.counters.responded(error.status)
         if error.status in (408, 413) or (self._head.expects and not self._complete):
             self.keep_alive = False  # The rest of the body may never come, or be too long to wait for.
-        body = msgspec.json.encode(error.body())
-        retry = f"retry-after: {error.retry_after:.0f}\r\n" if isinstance(error, Overloaded) else ""
-        close = "" if self.keep_alive else "connection: close\r\n"
-        phrase = http.HTTPStatus(error.status).phrase
-        self.write(
-            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            f"x-request-id: {self.request_id}\r\n{retry}{close}\r\n".encode()
-            + body
-        )
+        self.write(refusals.response(error, request_id=self.request_id, keep_alive=self.keep_alive))
         self._finish()
         self._edge.finished(self, self.keep_alive)
 

@@ -1,4 +1,4 @@
-"""Why a client's connection cannot be read on."""
+"""Why a client's connection cannot be read on, and errors as whole responses."""
 
 import logging
 from http import HTTPStatus
@@ -6,7 +6,7 @@ from http import HTTPStatus
 import httptools
 import msgspec
 
-from trunkline.shared.errors import RequestError
+from trunkline.shared.errors import Overloaded, RequestError
 
 log = logging.getLogger("trunkline.router.protocol")
 
@@ -33,9 +33,14 @@ def large_head(limit: int) -> RequestError:
     return RequestError(f"headers are over the limit of {limit} bytes", status=431)
 
 
-def response(error: RequestError) -> bytes:
-    """A whole response, after which the connection ends."""
+def response(error: RequestError, *, request_id: str = "", keep_alive: bool = False) -> bytes:
+    """A whole response. Without `keep_alive` it says that the connection ends."""
     body = msgspec.json.encode(error.body())
-    return (
-        b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-    ) % (error.status, HTTPStatus(error.status).phrase.encode(), len(body), body)
+    named = f"x-request-id: {request_id}\r\n" if request_id else ""
+    retry = f"retry-after: {error.retry_after:.0f}\r\n" if isinstance(error, Overloaded) else ""
+    close = "" if keep_alive else "connection: close\r\n"
+    head = (
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n{named}{retry}{close}\r\n"
+    )
+    return head.encode() + body
