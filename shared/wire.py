@@ -14,6 +14,8 @@ from trunkline.shared.errors import WireError
 from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.namespace import Namespace
 
+_T = TypeVar("_T")
+
 WIRE_VERSION = 2
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 MAX_REQUEST_BYTES = 256
@@ -231,7 +233,8 @@ def encode(message: Message | Request) -> bytes:
 
 def decode_message(frame: bytes) -> Message:
     """Raises WireError for anything but a well-formed message of this version."""
-    message = _decode(_message_decoder, frame, MAX_FRAME_BYTES)
+    message = unpack(_message_decoder, frame, MAX_FRAME_BYTES)
+    _check_version(message.version)
     if isinstance(message, EventBatch):
         for event in message.events:
             if isinstance(event, Stored):
@@ -245,7 +248,9 @@ def decode_message(frame: bytes) -> Message:
 
 def decode_request(frame: bytes) -> Request:
     """Raises WireError for anything but a well-formed request of this version."""
-    return _decode(_request_decoder, frame, MAX_REQUEST_BYTES)
+    request = unpack(_request_decoder, frame, MAX_REQUEST_BYTES)
+    _check_version(request.version)
+    return request
 
 
 def decode_info(body: bytes) -> AgentInfo | None:
@@ -264,18 +269,14 @@ def decode_info(body: bytes) -> AgentInfo | None:
         raise WireError(f"agent info of version {version} does not decode: {error}") from None
 
 
-_T = TypeVar("_T", Message, Request)
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[_T], frame: bytes, cap: int) -> _T:
+def unpack(decoder: msgspec.msgpack.Decoder[_T], frame: bytes, cap: int) -> _T:
+    """Of any format; its version is for the caller to check. Raises WireError if it is too long or does not decode."""
     if len(frame) > cap:
         raise WireError(f"frame of {len(frame)} bytes is over the cap of {cap}")
     try:
-        message = decoder.decode(frame)
+        return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(f"frame of {len(frame)} bytes does not decode: {error}") from None
-    _check_version(message.version)
-    return message
 
 
 def _check_version(version: int) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from trunkline.router.scheduler.share import Share
 from trunkline.shared.errors import WireError
-from trunkline.shared.wire import KEY_BYTES, Count, Keys, Name
+from trunkline.shared.wire import KEY_BYTES, Count, Keys, Name, unpack
 
 REPLICAS_VERSION = 1
 MAX_BATCH_BYTES = 4 << 20
@@ -62,12 +62,7 @@ def encode(message: Message) -> bytes:
 
 def decode(frame: bytes) -> Message:
     """Raises WireError for anything but a well-formed message of this version."""
-    if len(frame) > MAX_BATCH_BYTES:
-        raise WireError(f"batch of {len(frame)} bytes is over the cap of {MAX_BATCH_BYTES}")
-    try:
-        message = _decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WireError(f"batch of {len(frame)} bytes does not decode: {error}") from None
+    message = unpack(_decoder, frame, MAX_BATCH_BYTES)
     if message.version != REPLICAS_VERSION:
         raise WireError(f"a router speaks replicas version {message.version}, this is {REPLICAS_VERSION}")
     if isinstance(message, Batch) and any(len(claim.keys) % KEY_BYTES for claim in message.claims):
