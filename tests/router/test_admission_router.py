@@ -130,20 +130,30 @@ def test_clients_that_leave_the_queue_leave_nothing() -> None:
     run(scenario())
 
 
-def test_a_full_queue_and_a_passed_deadline_say_when_to_come_back() -> None:
+def test_a_full_queue_says_when_to_come_back() -> None:
     async def scenario() -> None:
         agent = FakeAgent("a")
-        async with one_at_a_time(
-            agent, admission=AdmissionSettings(max_held=1), deadlines=Deadlines(drain=PATIENT.drain, queue=0.3)
-        ) as served:
+        async with one_at_a_time(agent, admission=AdmissionSettings(max_held=1)) as served:
+            first = await hang(agent, served, request())
+            waiting = asyncio.create_task(ask(served.port, request()))
+            await until(lambda: held(served) == 1)
+            full = await ask(served.port, request())
+            assert (full.status, full.headers["retry-after"]) == (429, "1")
+            assert full.error["type"] == "overloaded_error"
+            await leave(first)
+            assert (await waiting).status == 200
+            await until(served.idle)
+
+    run(scenario())
+
+
+def test_a_passed_deadline_says_when_to_come_back() -> None:
+    async def scenario() -> None:
+        agent = FakeAgent("a")
+        async with one_at_a_time(agent, deadlines=Deadlines(drain=PATIENT.drain, queue=0.3)) as served:
             first = await hang(agent, served, request())
             async with Client(served.port) as client:
-                client.writer.write(request())
-                await until(lambda: held(served) == 1)
-                full = await ask(served.port, request())
-                assert (full.status, full.headers["retry-after"]) == (429, "1")
-                assert full.error["type"] == "overloaded_error"
-                late = await client.reply()
+                late = await client.ask(request())
                 assert (late.status, int(late.headers["retry-after"]) > 0) == (503, True)
                 # The connection serves the next one.
                 await leave(first)
