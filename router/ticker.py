@@ -1,8 +1,11 @@
 """One coarse timer for every deadline: a timer per request and per read would cost more than the reads."""
 
 import asyncio
+import logging
 from time import monotonic
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 
 class Watched(Protocol):
@@ -38,7 +41,10 @@ class Ticker:
 
     def tick(self, now: float) -> None:
         for one in [one for one in self._watched if one.deadline <= now]:
-            one.expire()
+            try:
+                one.expire()
+            except Exception:
+                log.exception("a deadline failed: this is a defect, please report it")  # The others' deadlines go on.
 
     def abandon(self) -> None:
         """Ends everything that is still under way."""
