@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,18 @@ def test_what_is_checked_is_what_is_there() -> None:
     """A new top-level package cannot slip past this test."""
     found = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert found == {*PACKAGES, "loadtest"}
+
+
+def test_every_package_is_installed() -> None:
+    """An editable install finds those that are not listed as well; another one leaves them out."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(("trunkline", *path.parent.relative_to(ROOT).parts))
+        for package in (*PACKAGES, "loadtest")
+        for path in (ROOT / package).rglob("__init__.py")
+        if "target" not in path.parts
+    }
+    assert set(listed) == found
 
 
 def test_a_router_runs_without_the_packages_of_an_agent() -> None:
