@@ -12,6 +12,7 @@ from trunkline.shared.errors import ConfigError
 
 START_S = 300.0
 STOP_S = 60.0
+_UP = (sys.executable, "-m", "trunkline.shared.cli", "up")
 _READY = re.compile(r"\[([\w-]+)\] ready at (\S+)")
 
 
@@ -19,27 +20,24 @@ _READY = re.compile(r"\[([\w-]+)\] ready at (\S+)")
 def cluster(agents: int) -> Iterator[tuple[str, list[str]]]:
     """The URLs of the router and of its agents, once all are ready."""
     port = _free_port()
-    command = [sys.executable, "-m", "trunkline.shared.cli", "up", "--agents", str(agents), "--port", str(port)]
-    process = subprocess.Popen(
-        [*command, "--agent-port", str(port + 1)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ports = ["--port", str(port), "--agent-port", str(port + 1)]
+    started = subprocess.Popen(
+        [*_UP, "--agents", str(agents), *ports], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    try:
-        with ThreadPoolExecutor(1) as reader:
-            ready = reader.submit(_ready, process)
+    with started as process, ThreadPoolExecutor(1) as reader:  # Which ends with the process, so that is stopped here.
+        try:
             try:
-                urls = ready.result(START_S)
+                urls = reader.submit(_ready, process).result(START_S)
             except TimeoutError:
-                process.kill()
                 raise ConfigError(f"the cluster is not ready after {START_S:.0f} s") from None
             reader.submit(_drain, process)
             yield urls["router"], [urls[f"agent-{number}"] for number in range(agents)]
-            process.terminate()
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
         finally:
-            process.kill()
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            finally:
+                process.kill()
 
 
 def _ready(process: "subprocess.Popen[str]") -> dict[str, str]:

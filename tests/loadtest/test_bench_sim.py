@@ -1,5 +1,6 @@
 """`trunkline bench sim`: what it measures, and what it replays, against a server that we know."""
 
+import sys
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from threading import Thread
 import pytest
 
 from tests.loadtest.test_bench import Handler, ThreadingHTTPServer
-from trunkline.loadtest.bench import calibration, simulator
+from trunkline.loadtest.bench import calibration, cluster, simulator
 from trunkline.loadtest.bench.completion import find_target
 from trunkline.loadtest.sim.campaign import Scenario, size
 from trunkline.loadtest.sim.profile import PROFILES, Step, pairs
@@ -64,6 +65,24 @@ def test_a_replay_sends_every_request_and_hears_what_was_cached() -> None:
     assert len(found.ttft_s) == len(found.e2e_s) == 5
     assert all(0 < first <= last for first, last in zip(found.ttft_s, found.e2e_s, strict=True))
     assert found.hit_ratio == pytest.approx(4 * 992 / (5 * 1000))
+
+
+def test_a_cluster_is_stopped_also_when_its_user_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that says what `trunkline up` says, and goes on talking."""
+    lines = "[agent-0] ready at http://a after 1 s\n[router] ready at http://r after 2 s\n"
+    code = f"import time\nprint({lines!r}, flush=True)\nwhile True: print('more', flush=True); time.sleep(0.01)"
+    monkeypatch.setattr(cluster, "_UP", (sys.executable, "-c", code))
+    with cluster.cluster(1) as urls:
+        assert urls == ("http://r", ["http://a"])
+    with pytest.raises(ConfigError, match="the user's"), cluster.cluster(1):
+        raise ConfigError("the user's")
+    monkeypatch.setattr(cluster, "_UP", (sys.executable, "-c", "print('no memory')"))
+    with pytest.raises(ConfigError, match="did not start: no memory"), cluster.cluster(1):
+        pass
+    monkeypatch.setattr(cluster, "_UP", (sys.executable, "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(cluster, "START_S", 0.1)
+    with pytest.raises(ConfigError, match="not ready after"), cluster.cluster(1):
+        pass
 
 
 @contextmanager
