@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 from trunkline.kernels.core import PAGE_TOKENS, PrefixIndex
 from trunkline.loadtest.bench.row import Row, row
+from trunkline.loadtest.sim.policies.trunkline import VirtualNode
 from trunkline.router.body import Prompt
 from trunkline.router.explain.decisions import Decisions
 from trunkline.router.keys import PromptKeys, Seeds
-from trunkline.router.node import Node
 from trunkline.router.scheduler.scheduler import Scheduler, Ticket
 from trunkline.router.settings import SchedulerSettings
-from trunkline.router.summaries import SummaryStatus
 from trunkline.shared.names import Tier
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import Load, ServedModel
@@ -41,16 +40,6 @@ _UNDER_WAY = 64
 _REPORT_S = 0.25
 _SPACE = Namespace("bench", "float16", "bench")
 _REPORT = Load(max_running=256, prefill_rate=10_000.0)
-
-
-class _KnownNode(Node):
-    """Follows its events exactly, without the events."""
-
-    __slots__ = ()
-
-    @property
-    def summary(self) -> SummaryStatus:
-        return SummaryStatus.EXACT
 
 
 class Times(NamedTuple):
@@ -99,7 +88,7 @@ class _Bench:
     def __init__(self, count: int, holders: int, keys: int) -> None:
         self.holders = holders
         self.index = PrefixIndex()
-        self.nodes = tuple(_KnownNode(number, f"http://node-{number}:80") for number in range(count))
+        self.nodes = tuple(VirtualNode(number, f"http://node-{number}:80") for number in range(count))
         for node in self.nodes:
             node.models = {"bench": ServedModel("bench", _SPACE, 0)}
         self._now = 1000.0

@@ -15,6 +15,7 @@ import msgspec
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.events import HEARTBEAT_S
 from trunkline.loadtest.sim import events
 from trunkline.loadtest.sim.events import Change, EventLog
 from trunkline.loadtest.sim.fetch import Fetched, Fetcher
@@ -26,8 +27,6 @@ from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
 
-HEARTBEAT_S = 0.25
-"""Between load reports of a node with nothing else to tell, as in `agent/events.py`."""
 _NEVER = -1.0
 
 
@@ -98,8 +97,8 @@ class Cluster:
             shared=self._policy.shared_cache,
         )
         self._links_due = math.inf
-        self._placed: dict[int, int] = {}
-        """Node by request, while it is under way."""
+        self._under_way: set[int] = set()
+        """Requests that have arrived and not ended."""
         self._agenda: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
         self._steps = [0 for _ in nodes]
@@ -114,7 +113,7 @@ class Cluster:
         arrivals: Iterator[tuple[int, Record]] = enumerate(self._trace.records)
         following = next(arrivals, None)
         now = 0.0
-        while following is not None or self._placed:
+        while following is not None or self._under_way:
             if following is not None:
                 arrival = following[1].arrival * self._stretch
                 if not self._agenda or arrival <= self._agenda[0][0]:
@@ -130,11 +129,16 @@ class Cluster:
         return self._end(now)
 
     def _arrive(self, index: int, record: Record, now: float) -> None:
+        job = self._job(index, record, now)
+        self._send(job, self._policy.place(job, now), now)
+
+    def _job(self, index: int, record: Record, now: float) -> Job:
         chain = Chain(NAMESPACE, record.page_tokens(self._setup.block_tokens))
         output_tokens = record.output_tokens if self._setup.profile.replies else 1
-        job = Job(index, chain, record.prompt_tokens, output_tokens, now, record.session)
-        node = self._policy.place(job, now)
-        self._placed[index] = node
+        return Job(index, chain, record.prompt_tokens, output_tokens, now, record.session)
+
+    def _send(self, job: Job, node: int, now: float) -> None:
+        self._under_way.add(job.index)
         self._outcome.requests[node] += 1
         self._view.in_flight[node] += 1
         self._view.prefill_tokens[node] += job.prompt_tokens
@@ -172,7 +176,7 @@ class Cluster:
         for job in engine.finished:
             self._view.in_flight[node] -= 1
             self._policy.finished(job, node, now)
-            del self._placed[job.index]
+            self._under_way.remove(job.index)
             self._count(job)
         if changes or engine.begun or engine.finished:
             self._tell(node, changes, engine.finished, now)

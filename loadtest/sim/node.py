@@ -82,7 +82,6 @@ class EngineModel:
         self.work_s = 0.0
         """Computed so far, without the fixed part of the steps, which depends on the batch and not on the placement."""
         self.busy_s = 0.0
-        self.prefill_tokens = 0
         self._profile = profile
         self._cache = cache
         self._block_tokens = block_tokens
@@ -238,7 +237,6 @@ class EngineModel:
         job.cached = job.computed = len(pages) * self._block_tokens
         job.pages = pages + fresh
         job.started_at = now
-        self.prefill_tokens += job.prompt_tokens - job.cached
         return True
 
     def _prefill(self, now: float) -> None:

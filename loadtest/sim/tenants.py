@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from trunkline.agent.cache.chain import Chain
 from trunkline.loadtest.sim.cluster import Cluster
 from trunkline.loadtest.sim.node import Job
 from trunkline.loadtest.sim.policies import Setup
 from trunkline.loadtest.sim.policies.base import View
-from trunkline.loadtest.sim.policies.trunkline import MODEL, NAMESPACE, Trunkline
+from trunkline.loadtest.sim.policies.trunkline import MODEL, Trunkline
 from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.router.admission.admission import Admission
 from trunkline.router.admission.passage import Passage
@@ -41,11 +40,8 @@ class TenantCluster(Cluster):
         self.refused = dict.fromkeys(self.ttft_s, 0)
 
     def _arrive(self, index: int, record: Record, now: float) -> None:
-        chain = Chain(NAMESPACE, record.page_tokens(self._setup.block_tokens))
-        output_tokens = record.output_tokens if self._setup.profile.replies else 1
-        job = Job(index, chain, record.prompt_tokens, output_tokens, now, record.session)
-        request = _Request(self, job)
-        self._placed[index] = 0
+        request = _Request(self, self._job(index, record, now))
+        self._under_way.add(index)
         try:
             self._policy.admit(request, self._tenants.get(self._owners[index]), now)
         except Overloaded as error:
@@ -54,15 +50,11 @@ class TenantCluster(Cluster):
     def send(self, job: Job, node: int, now: float) -> None:
         """To the node, which knows nothing of what was before."""
         job.arrived_at = now
-        self._placed[job.index] = node
-        self._outcome.requests[node] += 1
-        self._view.in_flight[node] += 1
-        self._view.prefill_tokens[node] += job.prompt_tokens
-        self._fetcher.submit(node, job, now)
+        self._send(job, node, now)
 
     def refuse(self, job: Job) -> None:
         self.refused[self._owners[job.index]] += 1
-        del self._placed[job.index]
+        self._under_way.remove(job.index)
 
     def _count(self, job: Job) -> None:
         job.arrived_at = self._trace.records[job.index].arrival

@@ -67,7 +67,6 @@ def test_little_memory_delays_but_loses_nothing(requests: list[tuple[float, int,
         for job in jobs
     )
     assert engine.work_s == pytest.approx(work)
-    assert engine.prefill_tokens == sum(job.prompt_tokens - job.cached for job in jobs)
     cache.check()
     assert cache.stats().cached == cache.stats().resident
 

@@ -22,7 +22,7 @@ MODEL = "sim"
 NAMESPACE = Namespace(fingerprint="sim", dtype="", layout="")
 
 
-class _VirtualNode(Node):
+class VirtualNode(Node):
     """A node without sockets, whose events come from the simulation and are complete."""
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class Trunkline(Policy):
         scale = PAGE_TOKENS / setup.block_tokens
         settings = replace(defaults, prefill_rate=defaults.prefill_rate * scale, seed=setup.seed)
         self.scheduler = self._open(view.index, settings)
-        self._nodes = tuple(_VirtualNode(index, f"http://node-{index}:80") for index in range(setup.nodes))
+        self._nodes = tuple(VirtualNode(index, f"http://node-{index}:80") for index in range(setup.nodes))
         models: Mapping[str, ServedModel | None] = {MODEL: ServedModel(MODEL, NAMESPACE, context=0)}
         for node in self._nodes:
             node.models = models
