@@ -89,10 +89,11 @@ def fairness(
     json_file: _Json = None,
 ) -> None:
     """What a tenant notices when another one floods the fleet, in the simulator."""
-    from trunkline.loadtest.bench.fairness import Scenario, run
+    from trunkline.loadtest.bench.fairness import run
+    from trunkline.loadtest.sim.campaign import Scenario
 
-    scenario = Scenario(nodes, profile, cache_tokens, util, factor, patience, requests)
-    _show("fairness", run(trace, block_tokens, scenario), json_file)
+    scenario = Scenario(nodes, profile, cache_tokens, block_tokens=block_tokens, patience=patience)
+    _show("fairness", run(trace, scenario, util, factor, requests), json_file)
 
 
 @bench.command()
@@ -125,7 +126,7 @@ def _peers(given: list[str] | None) -> dict[str, str]:
 
 
 def _show(name: str, rows: list[dict[str, object]], json_file: Path | None) -> None:
-    """A table; one row per figure, with keys figure, ours, peer, ratio, reach and ok."""
+    """A table, with the keys of the rows as its head; most are of `bench/row.py`."""
     table = Table(*rows[0], title=f"bench {name}", box=None)
     for row in rows:
         table.add_row(*map(_cell, row.values()))

@@ -6,12 +6,12 @@ prefixes, until `quiet` has sent the last of its own.
 """
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trunkline.loadtest.bench.row import Row, row
+from trunkline.loadtest.sim.campaign import Scenario, size
 from trunkline.loadtest.sim.policies import Setup
-from trunkline.loadtest.sim.pooled import pooled
 from trunkline.loadtest.sim.profile import find_profile
 from trunkline.loadtest.sim.report import quantile
 from trunkline.loadtest.sim.tenants import TenantCluster
@@ -27,21 +27,6 @@ _REACH = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """Tokens are of one node."""
-
-    nodes: int
-    profile: str
-    cache_tokens: int
-    util: float
-    factor: float
-    patience: float
-    """Order of prefill on the nodes: see `agent/engine/order.py`."""
-    requests: int
-    """Of the trace's, the first ones."""
-
-
-@dataclass(frozen=True, slots=True)
 class Replay:
     """`ttft_s` in seconds, ascending, and the number of requests refused; by tenant."""
 
@@ -50,16 +35,16 @@ class Replay:
     tokens_s: float
 
 
-def run(path: Path, block_tokens: int, scenario: Scenario) -> list[Row]:
+def run(path: Path, scenario: Scenario, util: float, factor: float, requests: int) -> list[Row]:
     """Rows compare with `flood` asking for as much as `quiet`; `exposed` is without a tenants file.
 
-    Raises ConfigError for a trace that does not do.
+    `requests`: of the trace's, the first ones. Raises ConfigError for a trace that does not do.
     """
-    halves = _halves(load_trace(path, block_tokens), scenario)
-    setup = _setup(halves, block_tokens, scenario)
+    trace = load_trace(path, scenario.block_tokens)
+    halves, setup = _sized(replace(trace, records=trace.records[:requests]), scenario, util)
     calm = replay(halves, 1.0, setup, tenants=True)
-    flooded = replay(halves, scenario.factor, setup, tenants=True)
-    exposed = replay(halves, scenario.factor, setup, tenants=False)
+    flooded = replay(halves, factor, setup, tenants=True)
+    exposed = replay(halves, factor, setup, tenants=False)
     rows = []
     for name, share, reach in (("p50", 0.5, None), ("p90", 0.9, None), ("p99", 0.99, _REACH)):
         base, ours, without = (quantile(one.ttft_s[QUIET], share) for one in (calm, flooded, exposed))
@@ -96,34 +81,17 @@ def replay(halves: dict[str, list[Record]], factor: float, setup: Setup, *, tena
     return Replay(ttft_s, cluster.refused, tokens / outcome.seconds)
 
 
-def _halves(trace: Trace, scenario: Scenario) -> dict[str, list[Record]]:
-    """Conversations in turn, at the arrival times that make `quiet` alone need half of `util`."""
-    records = trace.records[: scenario.requests]
+def _sized(trace: Trace, scenario: Scenario, util: float) -> tuple[dict[str, list[Record]], Setup]:
+    """Conversations in turn, at the arrival times that make `quiet` alone need half of `util`; and the fleet."""
     halves = {
-        owner: [record for record in records if record.session % 2 == parity]
+        owner: tuple(record for record in trace.records if record.session % 2 == parity)
         for parity, owner in enumerate((QUIET, FLOOD))
     }
     if not all(half and half[-1].arrival > 0.0 for half in halves.values()):
         raise ConfigError(f"trace {trace.name}: too few conversations for two tenants, or all at once")
-    half = Trace(trace.name, trace.block_tokens, tuple(halves[QUIET]))
     profile = find_profile(scenario.profile)
-    ideal = pooled(half, profile, scenario.cache_tokens // trace.block_tokens * scenario.nodes)
-    stretch = ideal.work_s / (scenario.util / 2 * scenario.nodes * half.seconds)
+    alone = replace(scenario, utilization=util / 2)
+    stretch = size(replace(trace, records=halves[QUIET]), profile, alone).stretch
     return {
         owner: [record._replace(arrival=record.arrival * stretch) for record in half] for owner, half in halves.items()
-    }
-
-
-def _setup(halves: dict[str, list[Record]], block_tokens: int, scenario: Scenario) -> Setup:
-    pages = scenario.cache_tokens // block_tokens
-    longest = max(record.prompt_tokens + record.output_tokens for half in halves.values() for record in half)
-    if pages * block_tokens < longest:
-        raise ConfigError(f"--cache-tokens {scenario.cache_tokens}: the longest request of the trace needs {longest}")
-    return Setup(
-        nodes=scenario.nodes,
-        profile=find_profile(scenario.profile),
-        cache_tokens=pages * block_tokens,
-        block_tokens=block_tokens,
-        seed=0,
-        patience=scenario.patience,
-    )
+    }, size(trace, profile, scenario).setup

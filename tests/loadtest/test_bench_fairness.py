@@ -2,19 +2,19 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from trunkline.loadtest.bench.fairness import Scenario, run
+from trunkline.loadtest.bench.fairness import run
 from trunkline.loadtest.cli import bench
+from trunkline.loadtest.sim.campaign import Scenario
 from trunkline.shared.errors import ConfigError
 
 BLOCK = 512
-SCENARIO = Scenario(
-    nodes=4, profile="llama-8b-h100", cache_tokens=400_000, util=0.4, factor=8.0, patience=4.0, requests=500
-)
+SCENARIO = Scenario(nodes=4, profile="llama-8b-h100", cache_tokens=400_000, block_tokens=BLOCK, patience=4.0)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows(trace: Path) -> dict[str, dict[str, object]]:
-    return {str(row["figure"]): row for row in run(trace, BLOCK, SCENARIO)}
+    return {str(row["figure"]): row for row in run(trace, SCENARIO, 0.4, 8.0, 500)}
 
 
 def test_a_flood_moves_the_others_p99_by_less_than_a_fifth(rows: dict[str, dict[str, object]]) -> None:
@@ -89,6 +89,6 @@ def test_the_command_prints_and_writes_what_was_measured(trace: Path, tmp_path: 
 
 def test_a_trace_that_does_not_do_is_named(trace: Path) -> None:
     with pytest.raises(ConfigError, match="longest request"):
-        run(trace, BLOCK, Scenario(4, "llama-8b-h100", 2048, 0.4, 8.0, 4.0, 500))
+        run(trace, replace(SCENARIO, cache_tokens=2048), 0.4, 8.0, 500)
     with pytest.raises(ConfigError, match="too few conversations"):
-        run(trace, BLOCK, Scenario(4, "llama-8b-h100", 400_000, 0.4, 8.0, 4.0, 1))
+        run(trace, SCENARIO, 0.4, 8.0, 1)
