@@ -35,7 +35,7 @@ class Row:
     pulled_share: float
     """Pulled tokens, as a share of prompt tokens."""
     vain_pulls: float
-    """Share of the pulls that brought less than computing would have."""
+    """Share of the pulls that took longer than computing would have, or found no room."""
     promoted_share: float
     """Tokens from the host tier, as a share of prompt tokens."""
     evictions: int

@@ -119,7 +119,16 @@ def test_aibrix_passes_over_the_busy() -> None:
     policy.view.in_flight[:] = [0, 0, 0]
     policy.view.in_flight[node] = 8
     assert policy.place(_job(LONG), 1.0) != node  # above mean + sigma
-    assert policy.place(_job(LONG), 1300.0) in range(3)
+
+
+def test_aibrix_forgets_after_twenty_minutes() -> None:
+    policy = _policy("aibrix_prefix", nodes=3)
+    node = _place(policy, _job(LONG))
+    idle = (node + 1) % 3
+    policy.view.in_flight[:] = [1, 1, 1]
+    policy.view.in_flight[idle] = 0
+    assert policy.place(_job(LONG), 1200.0) == node
+    assert policy.place(_job(LONG), 2401.0) == idle
 
 
 def test_preble_passes_a_hot_prefix_on() -> None:
