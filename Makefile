@@ -56,6 +56,8 @@ bench: setup
 	$(BIN)/trunkline bench scheduler
 	$(BIN)/trunkline bench engine
 	$(BIN)/trunkline bench router
+	$(BIN)/trunkline bench cache
+	$(BIN)/trunkline bench eviction
 
 # uv.in pins uv itself and what builds the package; the rest comes from pyproject.toml.
 COMPILE = VIRTUAL_ENV=$(VENV) $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
