@@ -7,6 +7,7 @@ one run: the targets share the cores, so only one of them works at a time.
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ QUESTION_TOKENS = 24
 QUESTIONS = 3
 DECODE_TOKENS = 48
 STREAMS = (1, 4)
+SETTLE_S = 3.0
+"""Before each turn: vLLM's worker keeps a core busy for a second after its last request, waiting for the next."""
 START_S = 180.0
 
 
@@ -35,6 +38,7 @@ def run(rounds: int = 3, peers: Mapping[str, str] | None = None) -> list[Row]:
             complete(target, random_tokens(64), 4)  # what a server does only once
         for _ in range(rounds):
             for target in (ours, *others):
+                time.sleep(SETTLE_S)
                 for figure, value in _measure(target):
                     measured[target.name].setdefault(figure, []).append(value)
     medians = {name: {figure: median(values) for figure, values in own.items()} for name, own in measured.items()}
