@@ -19,7 +19,7 @@ _Peer = Annotated[list[str] | None, typer.Option(help="NAME=URL of a peer that r
 
 @bench.command()
 def core(rounds: _Rounds = 5, json_file: _Json = None) -> None:
-    """Key chains, prefix index and page pool, against Dynamo's where it is installed."""
+    """Key chains, prefix index and page locator, against Dynamo's where it is installed."""
     from trunkline.loadtest.bench.core import run
 
     _show("core", run(rounds), json_file)

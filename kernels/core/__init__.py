@@ -1,12 +1,19 @@
-"""The Rust core: key chains, prefix index, page pool. What is here is typed in `_core.pyi`."""
+"""The Rust core: key chains, prefix index, page pool, page locator. What is here is typed in `_core.pyi`."""
 
 from trunkline.kernels.core._core import (
+    MAX_CHAIN_PAGES,
+    MAX_RUNGS,
+    NOT_LENT,
     PAGE_TOKENS,
     SEGMENT_END,
     Generations,
     Heat,
     PagePool,
     PrefixIndex,
+    decode_locate,
+    decode_located,
+    encode_locate,
+    encode_located,
     hash64,
     page_chain,
     rank,
@@ -16,12 +23,19 @@ from trunkline.kernels.core._core import (
 )
 
 __all__ = [
+    "MAX_CHAIN_PAGES",
+    "MAX_RUNGS",
+    "NOT_LENT",
     "PAGE_TOKENS",
     "SEGMENT_END",
     "Generations",
     "Heat",
     "PagePool",
     "PrefixIndex",
+    "decode_locate",
+    "decode_located",
+    "encode_locate",
+    "encode_located",
     "hash64",
     "page_chain",
     "rank",

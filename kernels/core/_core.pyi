@@ -10,6 +10,11 @@ from typing import final
 
 from typing_extensions import Buffer
 
+MAX_CHAIN_PAGES: int
+"""Of a chain that can be located."""
+MAX_RUNGS: int
+NOT_LENT: int
+"""The tier in a descriptor of a page that is not lent."""
 PAGE_TOKENS: int
 SEGMENT_END: int
 
@@ -49,6 +54,29 @@ def rank(
 
 def sample(keys: Buffer, dense: int, stride: int) -> bytes:
     """Of packed keys the first `dense`, then every `stride`-th, and the last."""
+
+def encode_locate(
+    namespace: bytes, first: int, count: int, wait_ms: int, lease_ms: int, rungs: Sequence[tuple[int, int]]
+) -> bytes:
+    """Asks for the pages `first` to `count` of a chain; `docs/develop/locator.md` says what each number means.
+
+    `namespace`: its SHA-256. `rungs`: (pages, key), deepest first. ValueError for numbers that cannot be.
+    """
+
+def decode_locate(message: Buffer) -> tuple[bytes, int, int, int, int, list[tuple[int, int]]]:
+    """What `encode_locate` was given. ValueError for anything else."""
+
+def encode_located(epoch: int, first: int, held: int, lease_ms: int, descriptors: bytes) -> bytes:
+    """The answer up to the token ids (i32) of the chain's pages up to the last one described, which are to follow.
+
+    `descriptors`: (tier u8, slot u32, generation u32) of each page from `first` on, tier NOT_LENT for those that are
+    not lent. ValueError for numbers that cannot be.
+    """
+
+def decode_located(message: bytes, tokens: bytes) -> tuple[int, int, int, int, int, bytes]:
+    """(epoch, first, held, lease_ms, pages described, descriptors). Descriptors end at the first page whose token ids
+    are not those of `tokens`, the reader's own (i32). ValueError for what no holder would have made, and for an answer
+    about more pages than `tokens` has."""
 
 def text_chain(seed: int, frames: Sequence[bytes], texts: Sequence[bytes | str], chunk: int, closed: bool) -> bytes:
     """Packed keys (u64), one for each chunk of `chunk` bytes; chunks do not cross a segment's end.

@@ -1,5 +1,6 @@
 //! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool,
-//! heat of pages, offers of nodes.
+//! heat of pages, offers of nodes,
+//! page locator.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
@@ -8,6 +9,7 @@ pub mod generations;
 pub mod heat;
 pub mod index;
 pub mod keys;
+pub mod locator;
 pub mod offers;
 pub mod pool;
 mod sync;

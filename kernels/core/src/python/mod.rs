@@ -7,6 +7,7 @@ mod generations;
 mod heat;
 mod index;
 mod keys;
+mod locator;
 mod offers;
 mod pool;
 
@@ -16,6 +17,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     heat::register(module)?;
     index::register(module)?;
     keys::register(module)?;
+    locator::register(module)?;
     offers::register(module)?;
     pool::register(module)?;
     Ok(())
