@@ -65,7 +65,7 @@ def _of_load(load: Load) -> Iterator[Metric]:
     yield _counter("false_hits", "Page keys that matched other tokens", load.false_hits)
     pages = GaugeMetricFamily("trunkline_agent_pages", "KV pages", labels=("tier", "state"))
     for tier in load.tiers:
-        for state in ("free", "resident", "in_flight", "cached", "total"):
+        for state in ("free", "resident", "in_flight", "cached", "leased", "total"):
             pages.add_metric((tier.tier.name.lower(), state), getattr(tier, state))
     yield pages
 

@@ -67,7 +67,8 @@ Event = Stored | Moved | Removed | Cleared
 
 
 class TierLoad(msgspec.Struct, array_like=True, frozen=True):
-    """Pages of one tier. `free + resident + in_flight == total`; `cached` of the resident are held by nobody."""
+    """Pages of one tier. `free + resident + in_flight == total`. Of the resident, `cached` are held by nobody, `leased`
+    by other nodes' leases alone, and the others by sequences."""
 
     tier: Tier
     total: Count
@@ -75,6 +76,7 @@ class TierLoad(msgspec.Struct, array_like=True, frozen=True):
     resident: Count
     in_flight: Count
     cached: Count
+    leased: Count = 0
 
 
 class Load(msgspec.Struct, array_like=True, frozen=True):

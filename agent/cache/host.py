@@ -41,6 +41,8 @@ class HostMemory:
         slab = _slab(pages * stride)
         self._bytes = memoryview(slab)
         self.blocks: Blocks = np.frombuffer(slab, np.uint8).reshape(pages, stride)[:, :page_bytes]
+        self.generations = np.zeros(pages, np.uint32)
+        """Of the slots, as the engine thread counts them (`level.py`): for who reads pages without asking it."""
 
     def page(self, page: int) -> memoryview:
         """The content of a page."""

@@ -1,14 +1,22 @@
 """The pages of one tier: which are whose, which are idle, and which may go."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic
+
+import numpy as np
+import numpy.typing as npt
 
 from trunkline.agent.cache.entry import GONE, Copy, Entry
 from trunkline.agent.cache.eviction import EvictionOrder, M
 from trunkline.kernels.core import PagePool
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import TierLoad
+
+
+Generations = npt.NDArray[np.uint32]
+"""[pages]: how often each was let go as a member's. While that stays the same, so does the page's content."""
 
 
 class Level(ABC, Generic[M]):
@@ -19,14 +27,20 @@ class Level(ABC, Generic[M]):
     pages hang on, and a tier that is left alone (after a restart) is complete in itself.
     """
 
-    def __init__(self, tier: Tier, pages: int) -> None:
-        """Raises ValueError for a number of pages that no pool can have."""
+    def __init__(self, tier: Tier, pages: int, generations: Generations | None = None) -> None:
+        """`generations`: the tier's own, of zeros. Raises ValueError for a number of pages that no pool can have."""
         self.tier = tier
         self.pool = PagePool(pages)
         self.members: list[M | None] = [None] * pages
         self.idle = 0
         self.incoming: dict[Entry, int] = {}
         """Entries whose copy is on its way here, and the page that is taken for each."""
+        self.generations = np.zeros(pages, np.uint32) if generations is None else generations
+        self.lent: Counter[int] = Counter()
+        """Pages that leases hold, and how many do."""
+        self.on_short: Callable[[], bool] = lambda: False
+        """Called when pages are wanted and too few may go: whether somebody let go of one, so that it may be tried
+        again."""
         self._order: EvictionOrder[M] = EvictionOrder(self.members, self.pool)
 
     @abstractmethod
@@ -86,11 +100,26 @@ class Level(ABC, Generic[M]):
         return member.page != GONE and self._order.is_idle_leaf(member)
 
     def evict(self, count: int) -> list[M] | None:
-        """Lets the next `count` go, or none at all: None. Children come before parents."""
-        taken = self._order.take(count) if count <= self.idle else None
-        if taken is not None:
-            self._free(taken)
-        return taken
+        """Lets the next `count` go, or none at all: None. Children come before parents. What is lent is not kept."""
+        while True:
+            taken = self._order.take(count) if count <= self.idle else None
+            if taken is not None:
+                self._free(taken)
+                return taken
+            if not self.lent or not self.on_short():
+                return None
+
+    def lend(self, page: int) -> None:
+        """A lease holds a member's page, and with it those before it: they have a child here."""
+        self.hold([page])
+        self.lent[page] += 1
+
+    def take_back(self, page: int) -> None:
+        """A lease on the page has ended."""
+        self.lent[page] -= 1
+        if not self.lent[page]:
+            del self.lent[page]
+        self.let_go([page])
 
     def remove(self, member: M) -> None:
         """Lets this one go; it may go (`may_go`)."""
@@ -116,7 +145,8 @@ class Level(ABC, Generic[M]):
         """As of now. Pages whose content is on its way are in flight, like freed ones that a step may still see."""
         pool, arriving = self.pool, len(self.incoming)
         resident, in_flight = pool.resident - arriving, pool.in_flight + arriving
-        return TierLoad(self.tier, pool.total, pool.free, resident, in_flight, cached=self.idle)
+        leased = sum(pool.references(page) == leases + self._own(page) for page, leases in self.lent.items())
+        return TierLoad(self.tier, pool.total, pool.free, resident, in_flight, cached=self.idle, leased=leased)
 
     def check(self) -> None:
         """Counts everything anew. Raises RuntimeError with the first thing that does not add up."""
@@ -138,12 +168,21 @@ class Level(ABC, Generic[M]):
         for one in self:
             if one.children != children[one.page]:
                 raise RuntimeError(f"{name} page {one.page} has {children[one.page]} children, counts {one.children}")
+        for page, leases in self.lent.items():
+            if self.pool.references(page) < leases + self._own(page):
+                raise RuntimeError(f"{name} page {page} is lent {leases} times, but held less often")
         if idle != self.idle:
             raise RuntimeError(f"{idle} {name} pages are idle, {self.idle} are counted")
         self._order.check()
 
+    def _own(self, page: int) -> int:
+        """References to a page that are the level's."""
+        return self.members[page] is not None
+
     def _free(self, members: list[M]) -> None:
-        self.pool.release([member.page for member in members])
+        pages = [member.page for member in members]
+        self.generations[pages] += 1  # before anybody else may write there
+        self.pool.release(pages)
         self.idle -= len(members)
         for member in members:
             member.page = GONE
@@ -181,8 +220,8 @@ class DeviceLevel(Level[Entry]):
 class LowerLevel(Level[Copy]):
     """Host or disk: where an entry's copy is kept in the entry itself."""
 
-    def __init__(self, tier: Tier, pages: int) -> None:
-        super().__init__(tier, pages)
+    def __init__(self, tier: Tier, pages: int, generations: Generations | None = None) -> None:
+        super().__init__(tier, pages, generations)
         self.freed: list[int] = []
         """Pages that were let go, for whoever must write that down."""
 

@@ -49,7 +49,7 @@ class Migration:
         self._fetches = self._late = self._skipped = 0
         self._clock = clock
         self._device = device
-        self._host = LowerLevel(Tier.HOST, lower.host.pages)
+        self._host = LowerLevel(Tier.HOST, lower.host.pages, lower.host.generations)
         self._uses = 0
         self._up = Route(catalog, self._host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
         self._down = Route(catalog, device, self._host, lower.open_lane("device-to-host", lower.host.save), lower.batch)

@@ -60,7 +60,7 @@ loads = st.builds(
     waiting=counts,
     prefill_rate=quantities,
     utilization=quantities,
-    tiers=st.lists(st.builds(TierLoad, tiers, counts, counts, counts, counts, counts), max_size=3).map(tuple),
+    tiers=st.lists(st.builds(TierLoad, tiers, counts, counts, counts, counts, counts, counts), max_size=3).map(tuple),
 )
 digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 finished = st.builds(Finished, st.text(max_size=256), counts, counts, counts, quantities, quantities)

@@ -250,14 +250,14 @@ class EngineLoop:
         del self._jobs[sequence]
 
     def _check(self) -> None:
-        """While idle: every page is free or cached, and nothing is held or in flight."""
+        """While idle: every page is free, cached or lent, and nothing else is held or in flight."""
         self._unchecked = False
         cache = self._parts.cache
         try:
             cache.check()
             for tier in cache.tiers():
-                if tier.in_flight or tier.resident != tier.cached:
-                    held = tier.resident - tier.cached
+                held = tier.resident - tier.cached - tier.leased
+                if tier.in_flight or held:
                     raise RuntimeError(f"{tier.tier.name}: {tier.in_flight} pages in flight, {held} held by nobody")
         except RuntimeError as error:
             self._account.failed_checks += 1

@@ -209,7 +209,7 @@ class Scheduler:
         stats = self._cache.stats()
         promised = self._coming + sum(pages_for(len(s.chain.tokens)) - len(s.pages) for s in self.running)
         need = pages_for(len(sequence.chain.tokens)) - matched
-        return not (self.running or self._coming) or need <= stats.free + stats.cached - promised
+        return not (self.running or self._coming) or need <= stats.free + stats.cached + stats.leased - promised
 
     def _start(self, sequence: Sequence, matched: list[int], fresh: list[int]) -> None:
         sequence.pages.extend(matched + fresh)
