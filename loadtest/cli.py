@@ -70,7 +70,7 @@ def cache(
     json_file: _Json = None,
 ) -> None:
     """The tiers of a node's cache: memory beside memcpy, disk beside fio, restarts, sessions held."""
-    from trunkline.loadtest.bench.cache import run
+    from trunkline.loadtest.bench.cache.run import run
 
     _show("cache", run(rounds, folder), json_file)
 

@@ -1,12 +1,10 @@
 """Every page that is in some tier, by key, and what routers are told of it."""
 
-from collections.abc import Sequence
-
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.eviction import M
 from trunkline.agent.cache.level import Level
-from trunkline.agent.cache.publisher import Publisher
+from trunkline.agent.cache.publisher import Numbers, Publisher
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.texts import TextKeys
 from trunkline.shared.names import PAGE_TOKENS, Tier
@@ -29,9 +27,9 @@ class Catalog:
         self._publisher.stored(key, depth, entry.tier)
         return entry
 
-    def adopt(self, entries: Sequence[Entry]) -> None:
-        """`entries` has these new ones, put there by other means, parents first."""
-        self._publisher.stored_many([entry.key for entry in entries], [entry.depth for entry in entries], Tier.DISK)
+    def adopt(self, keys: Numbers, depths: Numbers) -> None:
+        """`entries` has new ones with these keys, on the disk, put there by other means, parents first."""
+        self._publisher.stored_many(keys, depths, Tier.DISK)
 
     def has(self, entry: Entry) -> bool:
         """Whether the entry is in any tier."""

@@ -53,6 +53,7 @@ class DiskTier:
         self._wake = wake
         for route in self.routes:
             route.lane.on_landed = wake
+        wake()  # to go on restoring
 
     def usable(self, entry: Entry) -> bool:
         """Whether the entry's copy here may be read."""
@@ -71,6 +72,7 @@ class DiskTier:
             self._recover()
         if self._bad:
             self._drop_bad()
+        self._go_on_restoring()
         self.offload.turn()
 
     def close(self, timeout: float) -> bool:
@@ -94,9 +96,15 @@ class DiskTier:
 
     def _restore(self) -> None:
         began = time.monotonic()
-        count = restore(self._catalog, self.level, self._disk.store.take_found())
-        if count:
-            log.info("disk cache: %d pages found again, indexed in %.3f s", count, time.monotonic() - began)
+        self._restoring = restore(self._catalog, self.level, self._disk.store.take_found())
+        if self.level.idle:
+            log.info("disk cache: %d pages found again, indexed in %.3f s", self.level.idle, time.monotonic() - began)
+
+    def _go_on_restoring(self) -> None:
+        """The next text keys of what lay on the disk, and another turn soon if there are more."""
+        for _ in self._restoring:
+            self._wake()
+            return
 
     def _land(self, uses: int) -> OSError | None:
         error = None

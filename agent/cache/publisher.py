@@ -1,12 +1,15 @@
 """Packs single changes into events, in order, and keeps account of what stands published."""
 
 import struct
-from functools import reduce
-from operator import xor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.shared.names import Tier
 
+Numbers = npt.NDArray[np.unsignedinteger[Any]]
 _STORED, _MOVED, _REMOVED = range(3)
 
 
@@ -31,12 +34,13 @@ class Publisher:
         self.count += 1
         self.xor ^= key
 
-    def stored_many(self, keys: list[int], depths: list[int], tier: Tier) -> None:
+    def stored_many(self, keys: Numbers, depths: Numbers, tier: Tier) -> None:
+        """`stored` for each, at once. Keys are u64, depths u32."""
         self.flush()
-        self._kind = (_STORED, tier)
-        self._keys, self._depths = keys, depths
+        if len(keys):
+            self._sink.stored(keys.astype("<u8").tobytes(), depths.astype("<u4").tobytes(), tier)
         self.count += len(keys)
-        self.xor = reduce(xor, keys, self.xor)
+        self.xor ^= int(np.bitwise_xor.reduce(keys))
 
     def moved(self, key: int, tier: Tier) -> None:
         self._collect((_MOVED, tier), key)

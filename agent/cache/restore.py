@@ -1,51 +1,70 @@
 """Takes over what a disk has from before: entries and copies of what its index says."""
 
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+
 from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.disk.live import Live
 from trunkline.agent.cache.disk.pause import collection_paused
-from trunkline.agent.cache.disk.store import Found
 from trunkline.agent.cache.entry import GONE, Copy, Entry
-from trunkline.agent.cache.lane import NO_PARENT
 from trunkline.agent.cache.level import LowerLevel
 from trunkline.shared.names import Tier
 
+STEP_PAGES = 256
+"""Whose text keys are taken over at a time."""
 
-def restore(catalog: Catalog, level: LowerLevel, found: Found) -> int:
-    """What was found becomes the members of an empty level; what was written last goes last. How many there are.
+
+def restore(catalog: Catalog, level: LowerLevel, found: Live) -> Iterator[None]:
+    """What was found becomes the members of an empty level; what was written last goes last.
 
     Nothing is verified here: that happens when a page is read. A hundred thousand pages are to be there in a few
-    tenths of a second, so this loop does by itself what `Catalog` and `Level` do one by one elsewhere.
+    tenths of a second, so this loop does by itself what `Catalog` and `Level` do one by one elsewhere. No request needs
+    text keys to find its pages: each step of what is returned hangs some on their pages, and takes a millisecond or so.
     """
-    members = level.members
     with collection_paused():
-        entries = _entries(catalog, level, found)
+        copies, fresh = _copies(catalog, level, found)
         level.adopt()
-        catalog.adopt(entries)
-        catalog.texts.adopt((copy.entry, texts) for slot, texts in found.texts.items() if (copy := members[slot]))
+        catalog.adopt(found.puts["key"][fresh], found.puts["depth"][fresh])
+    return _hang_texts(catalog, [copy.entry if copy else None for copy in copies], found)
+
+
+def _hang_texts(catalog: Catalog, entries: list[Entry | None], found: Live) -> Iterator[None]:
+    texts = zip(found.owners.tolist(), found.texts["key"].tolist(), found.texts["depth"].tolist(), strict=True)
+    for number, (owner, some) in enumerate(groupby(texts, itemgetter(0)), 1):
+        entry = entries[owner]
+        if entry is not None and catalog.has(entry):
+            catalog.texts.attach(entry, [(key, depth) for _, key, depth in some])
+        if number % STEP_PAGES == 0:
+            catalog.flush()
+            yield
     catalog.flush()
-    return level.idle
 
 
-def _entries(catalog: Catalog, level: LowerLevel, found: Found) -> list[Entry]:
-    """Members for everything found; the entries that are new."""
-    fresh: list[Entry] = []
+def _copies(catalog: Catalog, level: LowerLevel, found: Live) -> tuple[list[Copy | None], list[int]]:
+    """Members for everything found, as far as it does not contradict what is known; which ones have a new entry."""
+    copies: list[Copy | None] = []
+    fresh: list[int] = []
     members, known, namespaces = level.members, catalog.entries, found.namespaces
-    newest = max((fields[2] for fields in found.puts), default=0)
-    for slot, above, generation, _, key, depth, number, tokens in found.puts:
+    newest = int(found.puts["generation"].max(initial=0))
+    for position, (above, (slot, _, generation, _, key, depth, number, tokens)) in enumerate(
+        zip(found.parents.tolist(), found.puts.tolist(), strict=True)
+    ):
+        copies.append(None)
         beside = parent = namespace = None
-        if above == NO_PARENT:
+        if above < 0:
             namespace = namespaces[number]
-        else:
-            beside = members[above]
-            if beside is None:
-                continue
+        elif beside := copies[above]:
             parent = beside.entry
+        else:
+            continue
         entry = known.get(key)
         if entry is None:
             entry = known[key] = Entry(key, parent, namespace, tokens, GONE, depth, tier=Tier.DISK)
-            fresh.append(entry)
+            fresh.append(position)
         elif entry.disk or entry.parent is not parent or entry.tokens != tokens or entry.namespace != namespace:
             continue
-        entry.disk = members[slot] = Copy(entry, slot, beside, 0, generation - newest)
+        entry.disk = copies[position] = members[slot] = Copy(entry, slot, beside, 0, generation - newest)
         if beside is not None:
             beside.children += 1
-    return fresh
+    return copies, fresh

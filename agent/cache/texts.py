@@ -5,11 +5,11 @@ at different depths or was rendered into other tokens on another day. It is publ
 on the page that has had it longest and in that page's tier, until the last of them goes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from trunkline.agent.cache.entry import Entry
 from trunkline.agent.cache.publisher import Publisher
-from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, Tier
+from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE
 
 
 class TextKeys:
@@ -37,27 +37,6 @@ class TextKeys:
         for key, depth in depths.items():
             if key in entry.texts and key not in before:
                 self._add(key, entry, depth)
-
-    def adopt(self, attached: Iterable[tuple[Entry, Sequence[tuple[int, int]]]]) -> None:
-        """`attach` for many pages of one tier at once, parents first."""
-        keys: list[int] = []
-        depths: list[int] = []
-        pages = self._pages
-        later = []
-        for entry, texts in attached:
-            fresh = {key: depth for key, depth in texts if key not in pages}
-            if entry.texts or len(fresh) < len(texts) or len(fresh) > MAX_TEXT_KEYS_PER_PAGE:
-                later.append((entry, texts))
-                continue
-            entry.texts = tuple(reversed(fresh))
-            for key, depth in fresh.items():
-                pages[key] = ((entry, depth),)
-            keys += fresh
-            depths += fresh.values()
-        if keys:
-            self._publisher.stored_many(keys, depths, Tier.DISK)
-        for entry, texts in later:
-            self.attach(entry, texts)
 
     def detach(self, entry: Entry) -> None:
         """The page goes, and its text keys with it."""

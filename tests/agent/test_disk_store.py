@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.disk import segments
 from trunkline.agent.cache.disk.errors import DamagedRecord
-from trunkline.agent.cache.disk.index import IndexLog, Put, frame, read_log
+from trunkline.agent.cache.disk.index import IndexLog, frame, read_log
+from trunkline.agent.cache.disk.live import PUT, REMOVE, TEXT, Index, Kind
 from trunkline.agent.cache.disk.record import HEAD_BYTES, NO_PARENT, Record, pack_head, unpack_head
 from trunkline.agent.cache.disk.store import DiskStore
 from trunkline.agent.cache.entry import Entry
@@ -93,7 +95,8 @@ def reopened(rig: Rig) -> Rig:
 
 def slots_of(rig: Rig) -> list[int]:
     """In which pages were found."""
-    return [Put(*fields).slot for fields in rig.store.take_found().puts]
+    slots: list[int] = rig.store.take_found().puts["slot"].tolist()
+    return slots
 
 
 def test_what_was_saved_is_loaded(rig: Rig) -> None:
@@ -105,12 +108,11 @@ def test_what_was_saved_is_loaded(rig: Rig) -> None:
 def test_and_after_a_restart(rig: Rig) -> None:
     rig.save(range(8))
     again = reopened(rig)
-    found = again.store.take_found()
-    puts = [Put(*fields) for fields in found.puts]
-    assert [put.key for put in puts] == [entry.key for entry in rig.entries[:8]]
-    assert [put.parent for put in puts] == [NO_PARENT, *range(7)]
-    assert found.namespaces[puts[0].namespace] == NAMESPACE.salted("aa")
-    assert found.texts[3] == [(3, 48)]
+    records = again.store.take_found().records()
+    assert [record.key for record in records] == [entry.key for entry in rig.entries[:8]]
+    assert [record.parent for record in records] == [NO_PARENT, *range(7)]
+    assert records[0].namespace == NAMESPACE.salted("aa")
+    assert records[3].texts == ((3, 48),)
     assert again.load(range(8)) == (list(range(1, 9)), set())
 
 
@@ -162,7 +164,7 @@ def test_a_record_of_another_page_is_bad(rig: Rig) -> None:
 
 
 def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path) -> None:
-    log = IndexLog(tmp_path)
+    log, _ = IndexLog.open(tmp_path)
     ends = [log.size]
     for slot in range(3):
         parent = slot - 1 if slot else NO_PARENT
@@ -173,9 +175,9 @@ def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path
     whole = (tmp_path / "index.log").read_bytes()
     for cut in range(ends[0], len(whole)):
         (tmp_path / "index.log").write_bytes(whole[:cut])
-        log = IndexLog(tmp_path)
-        assert len(log.index.records()) in (acknowledged := sum(end <= cut for end in ends[1:]), acknowledged + 1)
-        assert log.torn == cut - log.size
+        log, index = IndexLog.open(tmp_path)
+        acknowledged = sum(end <= cut for end in ends[1:])
+        assert len(index.live(PAGES).records()) in (acknowledged, acknowledged + 1)
         log.close()
         assert (tmp_path / "index.log").stat().st_size == log.size
 
@@ -184,18 +186,18 @@ def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
-    log = IndexLog(folder)
+    log, _ = IndexLog.open(folder)
     log.append([], [Record(0, 1, NO_PARENT, 0, 7, 16, bytes(64), NAMESPACE, ())])
     log.close()
     path = folder / "index.log"
     path.write_bytes(path.read_bytes() + tail)
-    assert [record.key for record in read_log(path)[0].records()] == [7]
+    assert [record.key for record in read_log(path)[0].live(PAGES).records()] == [7]
     with pytest.raises(DamagedRecord):
         unpack_head(tail.ljust(HEAD_BYTES, b"\x00"))
 
 
 def test_frames_that_no_writer_makes_are_an_error(tmp_path: Path) -> None:
-    log = IndexLog(tmp_path)
+    log, _ = IndexLog.open(tmp_path)
     log.close()
     path = tmp_path / "index.log"
     head = path.read_bytes()
@@ -210,13 +212,64 @@ def test_an_index_of_more_than_one_frame_is_read_whole(tmp_path: Path, monkeypat
     records = [Record(0, 1, NO_PARENT, 0, 0, 16, bytes(64), NAMESPACE, ((9, 16),))]
     for slot in range(1, 40):
         records.append(Record(slot, slot + 1, slot - 1, slot, slot, 16 * slot + 16, bytes(64), None, ((slot, 16),)))
-    log = IndexLog(tmp_path)
+    log, _ = IndexLog.open(tmp_path)
     log.append(range(100), records)
-    log.compact(records)
+    assert read_log(tmp_path / "index.log")[0].live(100).records() == records
+    log.compact(read_log(tmp_path / "index.log")[0].live(100))
     log.close()
     index, size = read_log(tmp_path / "index.log")
-    assert index.records() == records
+    assert index.live(100).records() == records
     assert size == (tmp_path / "index.log").stat().st_size
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> list[tuple[Kind, list[tuple[int, ...]]]]:
+    """Whatever a log could say about six slots, much of it stale."""
+    slot, generation = st.integers(0, 5), st.integers(1, 4)
+    put = st.tuples(slot, st.sampled_from([NO_PARENT, 0, 1, 2, 3, 4, 5]), generation, generation, st.integers(1, 3))
+    bodies = {Kind.PUT: put, Kind.TEXTS: st.tuples(slot, st.integers(0, 9)), Kind.REMOVE: st.tuples(slot)}
+    kinds = draw(st.lists(st.sampled_from(list(bodies)), max_size=12))
+    return [(kind, draw(st.lists(bodies[kind], max_size=5))) for kind in kinds]
+
+
+@settings(max_examples=400, deadline=None)
+@given(frames(), st.integers(3, 6))
+def test_what_counts_of_a_log(said: list[tuple[Kind, list[tuple[int, ...]]]], slots: int) -> None:
+    """Columns, compared with a model that takes one row after the other."""
+    index = Index()
+    index.add(Kind.NAMESPACE, memoryview(bytes(4) + msgspec.msgpack.encode(NAMESPACE)))
+    puts: dict[int, tuple[int, ...]] = {}
+    texts: dict[int, list[int]] = {}
+    for kind, rows in said:
+        for row in rows:
+            match kind, row:
+                case Kind.PUT, (slot, *_):
+                    puts[slot] = row
+                    texts[slot] = []
+                case Kind.TEXTS, (slot, key) if slot in puts:
+                    texts[slot].append(key)
+                case Kind.REMOVE, (slot,):
+                    puts.pop(slot, None)
+        packed = {
+            Kind.PUT: lambda: np.array([(s, p, g, above, s, d, 0, bytes(64)) for s, p, g, above, d in rows], PUT),  # noqa: B023
+            Kind.TEXTS: lambda: np.array([(slot, 0, key) for slot, key in rows], TEXT),  # noqa: B023
+            Kind.REMOVE: lambda: np.array(rows, REMOVE),  # noqa: B023
+        }[kind]()
+        index.add(kind, memoryview(packed.tobytes()))
+
+    def counts(slot: int, depth: int = 99, generation: int | None = None) -> bool:
+        if slot not in puts or slot >= slots:
+            return False
+        _, parent, own, above, at = puts[slot]
+        return at < depth and generation in (None, own) and (parent == NO_PARENT or counts(parent, at, above))
+
+    found = index.live(slots).records()
+    assert {record.slot: list(record.texts) for record in found} == {
+        slot: [(key, 0) for key in texts[slot]] for slot in puts if counts(slot)
+    }
+    for record, row in ((record, puts[record.slot]) for record in found):
+        assert (record.parent, record.generation, record.parent_generation, record.depth) == row[1:]
+    assert [record.depth for record in found] == sorted(record.depth for record in found)
 
 
 def test_compaction_keeps_what_lives(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

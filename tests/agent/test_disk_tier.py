@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -108,7 +109,39 @@ def test_text_keys_survive_a_restart(open_node: Callable[[], Node]) -> None:
     fill(node, *chains(9, first=4))
     assert node.sink.tiers[hash64(b"text")] is K
     again = open_node()
+    again.cache.turn()
     assert again.sink.tiers[hash64(b"text")] is K
+
+
+def test_text_keys_are_taken_over_bit_by_bit(open_node: Callable[[], Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that is gone or in a faster tier by then is no trouble, and requests are served meanwhile."""
+    monkeypatch.setattr("trunkline.agent.cache.restore.STEP_PAGES", 1)
+    node = open_node()
+    for blocks in chains(12):
+        chain = chain_of(*blocks)
+        node.compute(*blocks)
+        pages = node.cache.match(chain)
+        keys = struct.pack("<3Q", *(hash64(b"text of %d" % block) for block in blocks))
+        node.cache.attach_text(chain, keys, struct.pack("<3I", 16, 32, 48))
+        node.cache.release(pages)
+        node.settle()
+    again = open_node()
+    on_disk = [blocks for blocks in chains(12) if again.tiers(*blocks) == [K, K, K]]
+    assert len(on_disk) > 2
+    turns: list[int] = []
+    again.cache.on_landed(lambda: turns.append(1))
+    assert turns == [1], "somebody is to take a turn soon, also if nothing moves"
+    again.cache.turn()
+    again.cache.check()
+    texts = {hash64(b"text of %d" % block) for blocks in on_disk for block in blocks}
+    assert len(texts & again.sink.tiers.keys()) == 1, "that of one page"
+    bring(again, *on_disk[-1])
+    while turns:
+        turns.clear()
+        again.cache.turn()
+        again.cache.check()
+    assert texts <= again.sink.tiers.keys()
+    assert again.sink.tiers[hash64(b"text of %d" % on_disk[-1][0])] is D
 
 
 def test_a_full_disk_lets_its_oldest_go(open_node: Callable[..., Node]) -> None:

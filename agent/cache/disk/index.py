@@ -4,19 +4,18 @@ A frame is appended after what it speaks of is on the disk, and counts if its ch
 first frame that does not: what follows was never acknowledged.
 """
 
+import logging
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from enum import IntEnum
-from operator import itemgetter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from trunkline.agent.cache.disk.errors import DamagedRecord
+from trunkline.agent.cache.disk.live import NO_NAMESPACE, NUMBER_BYTES, PUT, REMOVE, TEXT, Index, Kind, Live, Rows
 from trunkline.agent.cache.disk.record import VERSION, Record
-from trunkline.agent.cache.lane import NO_PARENT
 from trunkline.kernels.core import hash64
 from trunkline.shared.namespace import Namespace
 
@@ -25,125 +24,38 @@ NAME = "index.log"
 MOST_FRAME = 64 << 20
 _HEAD = struct.Struct("<8sI4x")
 _FRAME = struct.Struct("<II Q")
-# slot, parent, generation, parent generation, key, depth, namespace, tokens
-_PUT = struct.Struct("<II QQQ II 64s")
-_TEXT = struct.Struct("<IIQ")
-_SLOT = struct.Struct("<I")
-_NAMESPACE = struct.Struct("<I")
-NO_NAMESPACE = 0xFFFF_FFFF
-
-
-class Kind(IntEnum):
-    """Of a frame."""
-
-    PUT = 1
-    REMOVE = 2
-    TEXTS = 3
-    NAMESPACE = 4
-
-
-class Put(NamedTuple):
-    """A record as the log has it; see `Record`. `namespace` by number; NO_NAMESPACE for all but first pages."""
-
-    slot: int
-    parent: int
-    generation: int
-    parent_generation: int
-    key: int
-    depth: int
-    namespace: int
-    tokens: bytes
-
-
-class Index:
-    """What the log says. Read without making an object of each record: there may be a hundred thousand."""
-
-    def __init__(self) -> None:
-        self.puts: dict[int, tuple[Any, ...]] = {}
-        """Fields of `Put` by slot."""
-        self.texts: dict[int, list[tuple[int, int]]] = {}
-        """Text keys with their depths, by slot."""
-        self.namespaces: dict[int, Namespace] = {}
-        """By number."""
-
-    def live(self) -> list[tuple[Any, ...]]:
-        """Fields of `Put` of the records whose parent is there, parents first. Others can never be matched."""
-        live = []
-        kept: dict[int, int] = {}
-        for fields in sorted(self.puts.values(), key=itemgetter(5)):
-            slot, parent, generation, parent_generation = fields[:4]
-            if parent != NO_PARENT:
-                if kept.get(parent) != parent_generation:
-                    continue
-            elif fields[6] not in self.namespaces:
-                continue
-            live.append(fields)
-            kept[slot] = generation
-        return live
-
-    def records(self) -> list[Record]:
-        """The same, as records."""
-        return [self._record(Put(*fields)) for fields in self.live()]
-
-    def _record(self, put: Put) -> Record:
-        namespace = self.namespaces[put.namespace] if put.parent == NO_PARENT else None
-        texts = tuple(self.texts.get(put.slot, ()))
-        return Record(
-            put.slot,
-            put.generation,
-            put.parent,
-            put.parent_generation,
-            put.key,
-            put.depth,
-            put.tokens,
-            namespace,
-            texts,
-        )
-
-    def apply(self, kind: int, body: bytes) -> None:
-        """Raises DamagedRecord for a frame that no writer makes."""
-        try:
-            match kind:
-                case Kind.PUT:
-                    for fields in _PUT.iter_unpack(body):
-                        self.puts[fields[0]] = fields
-                        self.texts.pop(fields[0], None)
-                case Kind.REMOVE:
-                    for (slot,) in _SLOT.iter_unpack(body):
-                        self.puts.pop(slot, None)
-                        self.texts.pop(slot, None)
-                case Kind.TEXTS:
-                    for slot, depth, key in _TEXT.iter_unpack(body):
-                        self.texts.setdefault(slot, []).append((key, depth))
-                case Kind.NAMESPACE:
-                    (number,) = _NAMESPACE.unpack_from(body)
-                    self.namespaces[number] = msgspec.msgpack.decode(body[_NAMESPACE.size :], type=Namespace)
-                case _:
-                    raise DamagedRecord(f"frame of unknown kind {kind}")
-        except (struct.error, msgspec.MsgspecError) as error:
-            raise DamagedRecord(f"frame of kind {kind} does not decode: {error}") from None
+log = logging.getLogger(__name__)
 
 
 class IndexLog:
     """The file. Written by one thread."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises OSError, DamagedRecord; `index` has what was read, `torn` how many bytes after it did not count."""
-        self.path = folder / NAME
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, path: Path, file: int, size: int, namespaces: dict[int, Namespace]) -> None:
+        """See `open`."""
+        self.path = path
+        self.size = size
+        """Bytes that count."""
+        self._file = file
+        self._numbers = _numbers(namespaces)
+
+    @classmethod
+    def open(cls, folder: Path) -> tuple["IndexLog", Index]:
+        """With what it says. Bytes at its end that do not count are cut away. Raises OSError, DamagedRecord."""
+        path = folder / NAME
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not os.fstat(self._file).st_size:  # new, or left so by who made it
-                self._write_all(_HEAD.pack(MAGIC, VERSION), 0)
-                os.fsync(self._file)
+            if not os.fstat(file).st_size:  # new, or left so by who made it
+                _write_all(file, _HEAD.pack(MAGIC, VERSION), 0)
+                os.fsync(file)
                 sync_folder(folder)
-            self.index, self._size = read_log(self.path)
-            self.torn = os.fstat(self._file).st_size - self._size
-            if self.torn:
-                os.ftruncate(self._file, self._size)
+            index, size = read_log(path)
+            if torn := os.fstat(file).st_size - size:
+                log.warning("disk cache: %d bytes at the end of the index were never acknowledged", torn)
+                os.ftruncate(file, size)
         except (OSError, DamagedRecord):
-            self.close()
+            os.close(file)
             raise
-        self._numbers = {namespace: number for number, namespace in self.index.namespaces.items()}
+        return cls(path, file, size, index.namespaces), index
 
     def append(self, removed: Iterable[int], records: Iterable[Record]) -> None:
         """On the disk when it returns. Raises OSError; then nothing of it counts."""
@@ -151,88 +63,81 @@ class IndexLog:
         if not frames:
             return
         try:
-            self._write_all(frames, self._size)
+            _write_all(self._file, frames, self.size)
             os.fdatasync(self._file)
         except OSError:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, self.size)
             raise
-        self._size += len(frames)
+        self.size += len(frames)
 
-    def compact(self, records: Iterable[Record]) -> None:
-        """Replaces the log with one that has these records, parents first, and nothing else. Raises OSError."""
+    def compact(self, live: Live) -> None:
+        """Replaces the log with one that has these records and nothing else. Raises OSError."""
         fresh = self.path.with_suffix(".new")
-        numbers, self._numbers = self._numbers, {}
-        try:
-            content = _HEAD.pack(MAGIC, VERSION) + b"".join(self._frames((), records))
-            with open(fresh, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self.path)
-            sync_folder(self.path.parent)
-            file_number = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            self._numbers = numbers
-            raise
+        used = np.unique(live.puts["namespace"][live.parents < 0]).tolist()
+        namespaces = {number: live.namespaces[number] for number in used}
+        frames = [_name(number, namespace) for number, namespace in namespaces.items()]
+        content = b"".join(
+            (_HEAD.pack(MAGIC, VERSION), *frames, *_cut(Kind.PUT, live.puts), *_cut(Kind.TEXTS, live.texts))
+        )
+        with open(fresh, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, self.path)
+        sync_folder(self.path.parent)
+        file_number = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         os.close(self._file)
-        self._file, self._size = file_number, len(content)
-
-    @property
-    def size(self) -> int:
-        """Bytes that count."""
-        return self._size
+        self._file, self.size, self._numbers = file_number, len(content), _numbers(namespaces)
 
     def close(self) -> None:
         os.close(self._file)
 
     def _frames(self, removed: Iterable[int], records: Iterable[Record]) -> Iterator[bytes]:
-        yield from _cut(Kind.REMOVE, [_SLOT.pack(slot) for slot in removed])
+        yield from _cut(Kind.REMOVE, np.fromiter(removed, REMOVE))
         puts, texts = [], []
-        for record in records:
+        for slot, generation, parent, parent_generation, key, depth, tokens, namespace, keys in records:
             number = NO_NAMESPACE
-            if record.namespace is not None:
-                known = self._numbers.get(record.namespace)
-                number = len(self._numbers) if known is None else known
+            if namespace is not None:
+                known = self._numbers.get(namespace)
+                number = max(self._numbers.values(), default=-1) + 1 if known is None else known
                 if known is None:
-                    self._numbers[record.namespace] = number
-                    yield frame(Kind.NAMESPACE, _NAMESPACE.pack(number) + msgspec.msgpack.encode(record.namespace))
-            puts.append(
-                _PUT.pack(
-                    record.slot,
-                    record.parent,
-                    record.generation,
-                    record.parent_generation,
-                    record.key,
-                    record.depth,
-                    number,
-                    record.tokens,
-                )
-            )
-            texts += [_TEXT.pack(record.slot, depth, key) for key, depth in record.texts]
-        yield from _cut(Kind.PUT, puts)
-        yield from _cut(Kind.TEXTS, texts)
+                    self._numbers[namespace] = number
+                    yield _name(number, namespace)
+            puts.append((slot, parent, generation, parent_generation, key, depth, number, tokens))
+            texts += [(slot, text_depth, text) for text, text_depth in keys]
+        yield from _cut(Kind.PUT, np.array(puts, PUT))
+        yield from _cut(Kind.TEXTS, np.array(texts, TEXT))
 
-    def _write_all(self, data: bytes, offset: int) -> None:
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(self._file, view, offset)
-            view, offset = view[done:], offset + done
+
+def _numbers(namespaces: dict[int, Namespace]) -> dict[Namespace, int]:
+    return {namespace: number for number, namespace in namespaces.items()}
 
 
 def frame(kind: int, body: bytes) -> bytes:
     return _FRAME.pack(len(body), kind, hash64(body, kind)) + body
 
 
-def _cut(kind: int, parts: Sequence[bytes]) -> Iterator[bytes]:
-    """Frames of parts of one size, as many as they need: what is larger than MOST_FRAME is not read again."""
-    step = MOST_FRAME // len(parts[0]) if parts else 1
-    for start in range(0, len(parts), step):
-        yield frame(kind, b"".join(parts[start : start + step]))
+def _name(number: int, namespace: Namespace) -> bytes:
+    return frame(Kind.NAMESPACE, number.to_bytes(NUMBER_BYTES, "little") + msgspec.msgpack.encode(namespace))
+
+
+def _cut(kind: int, rows: Rows) -> Iterator[bytes]:
+    """As many frames as they need: what is larger than MOST_FRAME is not read again."""
+    step = MOST_FRAME // rows.itemsize
+    for start in range(0, len(rows), step):
+        yield frame(kind, rows[start : start + step].tobytes())
+
+
+def _write_all(file: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(file, view, offset)
+        view, offset = view[done:], offset + done
 
 
 def read_log(path: Path) -> tuple[Index, int]:
-    """What counts, and where it ends. Raises OSError, and DamagedRecord for a file that is no index of this version."""
-    data = path.read_bytes()
+    """What it says, and where that ends. Raises OSError, DamagedRecord for a file that is no index of this version."""
+    data = memoryview(path.read_bytes())
     index = Index()
     if len(data) < _HEAD.size or _HEAD.unpack_from(data) != (MAGIC, VERSION):
         raise DamagedRecord(f"{path} is no index of version {VERSION}")
@@ -242,7 +147,7 @@ def read_log(path: Path) -> tuple[Index, int]:
         body = data[offset + _FRAME.size : offset + _FRAME.size + length]
         if length > MOST_FRAME or len(body) < length or hash64(body, kind) != checksum:
             break
-        index.apply(kind, body)
+        index.add(kind, body)
         offset += _FRAME.size + length
     return index, offset
 

@@ -5,12 +5,11 @@ import mmap
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from trunkline.agent.cache.disk.directory import Format, Lock, read_format, slot_bytes, write_format
 from trunkline.agent.cache.disk.errors import DamagedRecord
 from trunkline.agent.cache.disk.index import IndexLog, read_log
-from trunkline.agent.cache.disk.pause import collection_paused
+from trunkline.agent.cache.disk.live import NOTHING, Live
 from trunkline.agent.cache.disk.record import HEAD_BYTES, VERSION, Record, pack_head, unpack_head
 from trunkline.agent.cache.disk.segments import Segments, Transfer, segment_name
 from trunkline.agent.cache.entry import Entry
@@ -23,14 +22,6 @@ from trunkline.shared.namespace import Namespace
 COMPACT_BYTES = 4 << 20
 """An index log is not worth compacting before; then when it has grown to twice what it was."""
 log = logging.getLogger(__name__)
-
-
-class Found(NamedTuple):
-    """What lay in a directory: fields of `index.Put`, parents first; text keys by slot; namespaces by number."""
-
-    puts: list[tuple[Any, ...]]
-    texts: dict[int, list[tuple[int, int]]]
-    namespaces: dict[int, Namespace]
 
 
 class DiskStore:
@@ -53,8 +44,7 @@ class DiskStore:
         except OSError as error:
             raise ConfigError(f"--disk-cache: {folder} cannot be used: {error.strerror}") from None
         try:
-            with collection_paused():
-                self._open(size)
+            self._open(size)
         except OSError as error:
             self._lock.release()
             raise ConfigError(f"--disk-cache: {folder} cannot be used: {error}") from None
@@ -80,14 +70,13 @@ class DiskStore:
             write_format(self.folder, made)
         self._segments = Segments(self.folder, each, self.pages)
         try:
-            self._log = IndexLog(self.folder)
+            self._log, index = IndexLog.open(self.folder)
         except (OSError, DamagedRecord):
             self._segments.close()
             raise
-        if self._log.torn:
-            log.warning("disk cache: %d bytes at the end of the index were never acknowledged", self._log.torn)
-        self._found: Found | None = Found(self._log.index.live(), self._log.index.texts, self._log.index.namespaces)
-        self._generations: dict[int, int] = {fields[0]: fields[2] for fields in self._found.puts}
+        self._found = index.live(self.pages)
+        puts = self._found.puts
+        self._generations: dict[int, int] = dict(zip(puts["slot"].tolist(), puts["generation"].tolist(), strict=True))
         self._generation = max(self._generations.values(), default=0)
         self._compacted = self._log.size
 
@@ -145,10 +134,10 @@ class DiskStore:
         lasts = len(transfers) * self._segments.slot_bytes / self._write_rate
         time.sleep(max(0.0, lasts - (time.monotonic() - began)))
 
-    def take_found(self) -> Found:
+    def take_found(self) -> Live:
         """What lay there when the store was opened. Once: it is large, and out of date with the first move."""
-        found, self._found = self._found, None
-        return found or Found([], {}, {})
+        found, self._found = self._found, NOTHING
+        return found
 
     def probe(self) -> None:
         """Whether the disk takes and keeps what is written. Raises OSError."""
@@ -209,7 +198,7 @@ class DiskStore:
 
     def _compact(self) -> None:
         if self._log.size > max(COMPACT_BYTES, 2 * self._compacted):
-            self._log.compact(read_log(self._log.path)[0].records())
+            self._log.compact(read_log(self._log.path)[0].live(self.pages))
             self._compacted = self._log.size
 
 

@@ -38,7 +38,7 @@ def inspect(folder: Path) -> Contents:
     path = folder / NAME
     try:
         index, size = read_log(path)
-        return Contents(found, index.records(), size, path.stat().st_size - size)
+        return Contents(found, index.live(found.slots).records(), size, path.stat().st_size - size)
     except (OSError, DamagedRecord) as error:
         raise ConfigError(f"{path}: {error}; `trunkline cache rebuild` makes a new index") from None
 
@@ -70,14 +70,14 @@ def rebuild(folder: Path) -> tuple[int, int]:
             if record is not None and record.slot == slot:
                 there[slot] = record
         (folder / NAME).unlink(missing_ok=True)
-        log = IndexLog(folder)
+        log, _ = IndexLog.open(folder)
         try:
-            log.append((), sorted(there.values(), key=lambda record: record.depth))
-            log.compact(read_log(log.path)[0].records())
-            live = len(read_log(log.path)[0].puts)
+            log.append((), there.values())
+            live = read_log(log.path)[0].live(found.slots)
+            log.compact(live)
         finally:
             log.close()
-        return live, found.slots - live
+        return len(live.puts), found.slots - len(live.puts)
 
 
 def prune(folder: Path, size: int) -> tuple[int, int]:
@@ -90,11 +90,10 @@ def prune(folder: Path, size: int) -> tuple[int, int]:
                 f"--size: {size} bytes are {slots} slots of {contents.format.slot_bytes} bytes; {folder} has "
                 f"{contents.format.slots}"
             )
-        log = IndexLog(folder)
+        log, index = IndexLog.open(folder)
         try:
-            log.compact([record for record in contents.records if record.slot < slots])
-            log.compact(read_log(log.path)[0].records())
-            kept = len(read_log(log.path)[0].puts)
+            kept = index.live(slots)
+            log.compact(kept)
         finally:
             log.close()
         write_format(folder, msgspec.structs.replace(contents.format, slots=slots))
@@ -105,7 +104,7 @@ def prune(folder: Path, size: int) -> tuple[int, int]:
                 path.unlink()
             else:
                 os.truncate(path, min(per_segment, slots - first) * contents.format.slot_bytes)
-        return kept, len(contents.records) - kept
+        return len(kept.puts), len(contents.records) - len(kept.puts)
 
 
 def _format(folder: Path) -> Format:
