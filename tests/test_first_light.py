@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -142,6 +143,21 @@ def test_every_metric_is_documented(cluster: Cluster) -> None:
         if line.startswith("# HELP")
     }
     assert served == documented
+
+
+@pytest.mark.timeout(300)
+def test_a_short_load_test_finds_shared_prompts_in_the_caches(cluster: Cluster, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "locust", "-f", ROOT / "loadtest/locustfile.py", "--headless", "--reports", tmp_path]
+    small = shlex.split("--inputs 120:200 --system 100 --shared-share 1 --long-share 0 --outputs 2:4 --turns 2")
+    line += ["--host", cluster.url, "-u", "2", "-t", "8s", *small]
+    run = subprocess.run(line, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert summary["requests"] >= 2
+    assert summary["errors"] == {}
+    assert summary["unfinished"] == 0
+    assert summary["hit_ratio"] > 0.2
+    assert set(summary["nodes"]) <= {"agent-0", "agent-1"}
 
 
 @pytest.mark.timeout(300)

@@ -1,0 +1,95 @@
+"""One run: what is sent, what came back, and what the machine had to do meanwhile."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from trunkline.loadtest.load import arrivals
+from trunkline.loadtest.load.conversation import Conversation, Mix, Request
+from trunkline.loadtest.load.machine import Meter
+from trunkline.loadtest.load.server import Server
+from trunkline.loadtest.load.settings import Settings
+from trunkline.loadtest.load.stream import Answer
+from trunkline.loadtest.load.tally import Tally, counted
+from trunkline.loadtest.load.text import Writer
+
+Check = Callable[[Request, Answer], bool]
+"""Whether an answer is what it must be."""
+WRONG = "wrong answer"
+
+
+class Run:
+    """Used from greenlets of one thread."""
+
+    def __init__(self, settings: Settings, server: Server, check: Check | None) -> None:
+        self.settings = settings
+        self.server = server
+        self.started = time.time()
+        self.tally = Tally()
+        self.under_way = 0
+        self._check = check
+        writer = Writer(server.tokens_per_word)
+        self._mix = Mix(settings, writer)
+        self._numbers = itertools.count()
+        trace = arrivals.load(settings, server) if settings.trace is not None else None
+        self.arrivals: Iterator[arrivals.Arrival] = (
+            arrivals.at_rate(settings, self._mix) if trace is None else arrivals.of_trace(trace, settings, writer)
+        )
+        self._skipped = trace.skipped if trace is not None else 0
+        self.began = time.monotonic()
+        self._opens = self.began + settings.warm_up
+        self._closed: float | None = None
+        self._meter = Meter()
+
+    def conversation(self) -> Conversation:
+        """The next one, for a user of a closed loop."""
+        return self._mix.conversation(next(self._numbers))
+
+    def count(self, request: Request, answer: Answer) -> None:
+        """Judges the answer, and counts it if it belongs to the window."""
+        checked = False
+        if self._check is not None and not answer.error and not answer.given_up:
+            checked = True
+            if not self._check(request, answer):
+                answer.error = WRONG
+        if self._opens <= answer.due and (self._closed is None or answer.due <= self._closed):
+            self.tally.add(request, answer, checked=checked)
+        if self._opens <= answer.last and self._closed is None and not answer.error and not answer.given_up:
+            self.tally.ended.update(counted(answer))
+
+    def refuse(self) -> None:
+        """An arrival for which there is no room among those under way."""
+        self.tally.errors["not sent: too many under way"] += 1
+
+    def close(self) -> None:
+        """The window ends; what is under way may still be answered. Idempotent."""
+        if self._closed is None:
+            self._closed = time.monotonic()
+            self._meter.stop()
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON."""
+        self.close()
+        closed = self._closed or self.began
+        return {
+            **self.tally.summary(max(1e-3, closed - self._opens)),
+            "unfinished": self.under_way,
+            "skipped_trace_lines": self._skipped,
+            "client_cpu": self._meter.process_cpu,
+            "machine_cpu": self._meter.machine_cpu,
+        }
+
+    def configuration(self) -> dict[str, Any]:
+        """Everything that this run depended on, as JSON, but for the API keys."""
+        settings = {**asdict(self.settings), "api_keys": len(self.settings.api_keys)}
+        settings["trace"] = str(self.settings.trace) if self.settings.trace is not None else None
+        return {
+            "settings": settings,
+            "server": asdict(self.server),
+            "started": self.started,
+            "checked_answers": self._check is not None,
+            "machine": {"cores": os.cpu_count(), "load_average": os.getloadavg()},
+        }

@@ -1,0 +1,71 @@
+"""A server that answers chats at once, with what it is told to."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MODEL = "stub"
+
+
+class Stub(ThreadingHTTPServer):
+    """`bodies` are those of the streamed requests so far. Of those, every `fails`-th is answered with 503."""
+
+    daemon_threads = True
+
+    def __init__(self, context: int = 40_000, fails: int = 0) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.context = context
+        self.fails = fails
+        self.bodies: list[dict[str, Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def serving(stub: Stub) -> Iterator[Stub]:
+    thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield stub
+    finally:
+        stub.shutdown()
+        thread.join()
+        stub.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Stub
+
+    def do_GET(self) -> None:
+        self._answer(200, json.dumps({"data": [{"id": MODEL, "max_model_len": self.server.context}]}).encode())
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt = sum(len(message["content"].split()) for message in body["messages"])
+        usage = {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
+        if not body.get("stream"):
+            return self._answer(200, json.dumps({"usage": usage}).encode())
+        bodies = self.server.bodies
+        bodies.append(body)
+        if self.server.fails and len(bodies) % self.server.fails == 0:
+            return self._answer(503, b"{}")
+        usage["prompt_tokens_details"] = {"cached_tokens": prompt // 2}  # type: ignore[assignment]
+        chunks = [{"choices": [{"delta": {"content": "word "}}]}] * body["max_tokens"]
+        events = [json.dumps(event) for event in [*chunks, {"choices": [], "usage": usage}]]
+        return self._answer(200, "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode())
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("x-trunkline-node", "stub-0")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
