@@ -4,6 +4,7 @@ import logging
 import re
 import socket
 from dataclasses import replace
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
@@ -15,31 +16,59 @@ from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache_cli import cache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.threads import spin_briefly
+from trunkline.agent.engine.emulated.profile import find_profile
+from trunkline.agent.engine.emulated.settings import PAGE_BYTES, PROFILE, Emulation
 from trunkline.agent.listen import listen
 from trunkline.agent.models_cli import models, pull_with_progress
 from trunkline.agent.registration import Registry
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.sizes import parse_bytes
 from trunkline.shared.errors import ConfigError
-from trunkline.shared.names import AGENT_PORT
+from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
 
 __all__ = ["agent", "cache", "models"]
 
+_DEFAULT_MODEL = registry.DEFAULT
 _DEFAULTS = EngineLimits()
 _URL = re.compile(r"https?://[^/?#@\s]+/?")
 
 
+_KV_MEMORY = "512MiB"
+
+
+class EngineKind(StrEnum):
+    """What computes."""
+
+    BUILTIN = "builtin"
+    EMULATED = "emulated"
+
+
 def agent(
     model: Annotated[
-        str, typer.Option(help="Name of a model, folder of safetensors, or GGUF file.")
-    ] = registry.DEFAULT,
+        str | None,
+        typer.Option(help=f"Name of a model, folder of safetensors, or GGUF file. [default: {_DEFAULT_MODEL}]"),
+    ] = None,
+    engine: Annotated[
+        EngineKind, typer.Option(help="emulated: everything is real but the time that computing takes, and its text.")
+    ] = EngineKind.BUILTIN,
+    profile: Annotated[
+        str | None, typer.Option(help=f"Of an emulated engine: a name, or a .json file. [default: {PROFILE}]")
+    ] = None,
+    page_bytes: Annotated[
+        str | None, typer.Option(help=f"Size of an emulated engine's pages. [default: {PAGE_BYTES}]")
+    ] = None,
+    time_scale: Annotated[
+        float | None, typer.Option(min=0.001, max=1000.0, help="Of an emulated engine's durations. [default: 1]")
+    ] = None,
     served_name: Annotated[str, typer.Option(help="Name that requests ask for. [default: the model's]")] = "",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = AGENT_PORT,
     name: Annotated[str, typer.Option(help="Name of this node. [default: host name and port]")] = "",
-    kv_memory: Annotated[str, typer.Option(help="Memory for the KV cache, for example 512MiB.")] = "512MiB",
+    kv_memory: Annotated[
+        str | None, typer.Option(help=f"Memory for the KV cache. [default: {_KV_MEMORY}, or what the profile has]")
+    ] = None,
     pages: Annotated[int, typer.Option(min=0, help="KV pages, instead of --kv-memory. 0: as that says.")] = 0,
     host_memory: Annotated[str, typer.Option(help="Memory for KV pages that --kv-memory has no room for.")] = "0",
     disk_cache: Annotated[
@@ -50,9 +79,14 @@ def agent(
     disk_write_rate: Annotated[str, typer.Option(help="Bytes per second written to it, at most.")] = "512MiB",
     context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and output. 0: the model's.")] = 0,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Compute threads. 0: one per core.")] = 0,
-    max_running: Annotated[int, typer.Option(min=1, help="Sequences in a batch.")] = _DEFAULTS.max_running,
+    max_running: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Batch size. [default: {_DEFAULTS.max_running}, or as profiled]"),
+    ] = None,
     max_waiting: Annotated[int, typer.Option(min=1, help="Sequences in the queue.")] = _DEFAULTS.max_waiting,
-    step_tokens: Annotated[int, typer.Option(min=2, help="Tokens per step.")] = _DEFAULTS.step_tokens,
+    step_tokens: Annotated[
+        int | None, typer.Option(min=2, help=f"Tokens per step. [default: {_DEFAULTS.step_tokens}, or as profiled]")
+    ] = None,
     patience: Annotated[
         float, typer.Option(min=0.0, max=1000.0, help="A prompt lets shorter ones pass. 0: first come, first served.")
     ] = _DEFAULTS.patience,
@@ -74,28 +108,39 @@ def agent(
 ) -> None:
     """Serve a model on this machine, with a prefix cache that routers can follow."""
     _start_logging(log_level)
-    if step_tokens <= max_running:
-        raise ConfigError(f"--step-tokens: {step_tokens} leaves no room for prefill beside {max_running} sequences")
+    emulation = _emulation(engine, model, profile, page_bytes, time_scale)
+    usual = emulation.profile if emulation else _DEFAULTS
+    limits = EngineLimits(
+        max_running=max_running or usual.max_running,
+        max_waiting=max_waiting,
+        step_tokens=step_tokens or usual.step_tokens,
+        patience=patience,
+    )
+    if limits.step_tokens <= limits.max_running:
+        raise ConfigError(
+            f"--step-tokens: {limits.step_tokens} leaves no room for prefill beside {limits.max_running} sequences"
+        )
+    if emulation is not None and kv_memory is None:
+        pages = pages or emulation.profile.cache_tokens // PAGE_TOKENS
+    model = model or _DEFAULT_MODEL
     if advertise is not None and registry is None:
         raise ConfigError(f"--advertise {advertise} needs a --registry to be told to")
     address = registry_address(registry, registry_password_file) if registry is not None else None
     settings = AgentSettings(
-        model=_resolve(model),
-        served_name=served_name or _name_of(model),
+        model=emulation or _resolve(model),
+        served_name=served_name or (emulation.name if emulation else _name_of(model)),
         node=name or f"{socket.gethostname()}:{port}",
         host=host,
         port=port,
         events_port=events_port,
         replay_port=replay_port,
-        kv_bytes=parse_bytes(kv_memory, "--kv-memory"),
+        kv_bytes=parse_bytes(kv_memory or _KV_MEMORY, "--kv-memory"),
         pages=pages or None,
         disk=_disk(disk_cache, disk_size, disk_write_rate),
         host_bytes=0 if host_memory == "0" else parse_bytes(host_memory, "--host-memory"),
         context=context or None,
         threads=threads or None,
-        limits=EngineLimits(
-            max_running=max_running, max_waiting=max_waiting, step_tokens=step_tokens, patience=patience
-        ),
+        limits=limits,
         secret=load_secret(cluster_secret_file),
     )
     with listen(host, port) as listener:
@@ -106,6 +151,24 @@ def agent(
         from trunkline.agent.server import serve
 
         serve(settings, listener)
+
+
+def _emulation(
+    engine: EngineKind, model: str | None, profile: str | None, page_bytes: str | None, time_scale: float | None
+) -> Emulation | None:
+    """None: a real model. Raises ConfigError also for flags of the other engine."""
+    if engine is EngineKind.BUILTIN:
+        for flag, value in (("--profile", profile), ("--page-bytes", page_bytes), ("--time-scale", time_scale)):
+            if value is not None:
+                raise ConfigError(f"{flag} {value} is for --engine {EngineKind.EMULATED}")
+        return None
+    if model is not None:
+        raise ConfigError(f"--model {model} is not for --engine {engine}, which has none: see --profile")
+    return Emulation(
+        find_profile(profile or PROFILE),
+        PAGE_BYTES if page_bytes is None else parse_bytes(page_bytes, "--page-bytes"),
+        time_scale or 1.0,
+    )
 
 
 def _disk(folder: Path | None, size: str, write_rate: str) -> DiskSettings | None:

@@ -4,10 +4,16 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 
 from trunkline.agent.engine.base import Engine
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
-from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+from trunkline.agent.engine.builtin.executor import LoadModel
+from trunkline.agent.engine.emulated import executor as emulated
+from trunkline.agent.engine.emulated.settings import Emulation
+from trunkline.agent.engine.emulated.text import EmulatedText
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
 from trunkline.agent.prepare import Preparer
 from trunkline.agent.registration import Registration
@@ -52,8 +58,8 @@ class Node:
 
     async def start(self) -> None:
         """Loads everything. Raises ConfigError."""
-        text = await asyncio.to_thread(load_tokenizer, self.settings.model)
-        self._engine = engine = BuiltinEngine(self.settings, text, lambda pages: self._open_events(engine, pages))
+        text, load = await asyncio.to_thread(_open_model, self.settings.model)
+        self._engine = engine = BuiltinEngine(self.settings, text, lambda pages: self._open_events(engine, pages), load)
         await engine.start()
         if self._events is None:
             raise RuntimeError("the engine has started without its event stream")
@@ -125,3 +131,14 @@ class Node:
         events.start()
         self._events = events
         return events
+
+
+def _open_model(model: Path | Emulation) -> tuple[TextModel, LoadModel]:
+    """Its text side, and how to load the rest. Raises ConfigError."""
+    if isinstance(model, Emulation):
+        return EmulatedText(), partial(emulated.load, model)
+    # Imported here: an emulated node needs neither torch nor tokenizers, which take seconds and memory.
+    from trunkline.agent.engine.builtin import torch_executor
+    from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+
+    return load_tokenizer(model), partial(torch_executor.load, model)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from trunkline.agent.engine.builtin.textkeys import TextKeys
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.openai.body import ChatBody, CompletionBody
 from trunkline.shared import canonical
 from trunkline.shared.body import empty

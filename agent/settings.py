@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.registration import Registry
 from trunkline.shared.names import AGENT_PORT
 
@@ -13,8 +14,8 @@ from trunkline.shared.names import AGENT_PORT
 class AgentSettings:
     """Parsed and checked by `cli.py`; nothing changes afterwards."""
 
-    model: Path
-    """A folder of safetensors or a GGUF file."""
+    model: Path | Emulation
+    """A folder of safetensors, a GGUF file, or what stands for a model."""
     served_name: str
     node: str
     host: str = "127.0.0.1"

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from trunkline.agent.engine.emulated.profile import PROFILES, find_profile
 from trunkline.loadtest.sim import on_ray, plot
 from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare, run_all
 from trunkline.loadtest.sim.policies import find_policies
-from trunkline.loadtest.sim.profile import PROFILES, find_profile
 from trunkline.loadtest.sim.report import Row, table
 from trunkline.shared.errors import ConfigError
 

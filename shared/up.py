@@ -1,12 +1,13 @@
 """`trunkline up`: one router and some agents on this machine, until Ctrl-C."""
 
 import asyncio
+import itertools
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Annotated, Any, TypeVar
 
 import httpx
@@ -16,10 +17,13 @@ from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import AGENT_PORT, ROUTER_PORT
 from trunkline.shared.processes import Child
 
+BUILTIN = "builtin"
 DEFAULT_MODEL = "smollm2-135m-instruct"
+KV_MEMORY = "768MiB"
 READY_DEADLINE_S = 300.0
 """Loading a model from a slow disk may take minutes; a child that dies ends the wait at once."""
 PROBE_S = 0.2
+PROBE_DEADLINE_S = 2.0
 RESTART_S = 1.0
 HOST = "127.0.0.1"
 
@@ -29,35 +33,56 @@ _T = TypeVar("_T")
 def up(
     agents: Annotated[int, typer.Option(min=1, max=64, help="Number of agents.")] = 2,
     model: Annotated[
-        str, typer.Option(help="Name of a known model, a folder of safetensors, or a GGUF file.")
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Option(help=f"Name of a known model, folder of safetensors, or GGUF file. [default: {DEFAULT_MODEL}]"),
+    ] = None,
+    engine: Annotated[str, typer.Option(help="builtin, or emulated; see `trunkline agent`.")] = BUILTIN,
+    profile: Annotated[str | None, typer.Option(help="Of an emulated engine: model and hardware.")] = None,
+    page_bytes: Annotated[str | None, typer.Option(help="Size of an emulated engine's pages.")] = None,
+    time_scale: Annotated[
+        float | None, typer.Option(help="Of an emulated engine's durations, for example 0.1.")
+    ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the router's endpoint.")] = ROUTER_PORT,
     agent_port: Annotated[int, typer.Option(min=1, max=65000, help="First port tried for agents.")] = AGENT_PORT,
-    kv_memory: Annotated[str, typer.Option(help="KV cache of each agent, for example 512MiB.")] = "768MiB",
+    kv_memory: Annotated[
+        str | None, typer.Option(help=f"KV cache of each agent. [default: {KV_MEMORY}, or what the profile has]")
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
 ) -> None:
     """Serve a cluster of one router and N agents on this machine until Ctrl-C."""
-    cluster = Cluster(agents, model, port, agent_port, kv_memory, threads or max(1, (os.cpu_count() or 1) // agents))
-    sys.exit(asyncio.run(cluster.run()))
+    if engine == BUILTIN:
+        model, kv_memory = model or DEFAULT_MODEL, kv_memory or KV_MEMORY
+    given = {
+        "--engine": engine,
+        "--model": model,
+        "--profile": profile,
+        "--page-bytes": page_bytes,
+        "--time-scale": time_scale,
+        "--kv-memory": kv_memory,
+        "--threads": threads or max(1, (os.cpu_count() or 1) // agents),
+    }
+    flags = {flag: str(value) for flag, value in given.items() if value is not None}
+    sys.exit(asyncio.run(Cluster(agents, port, agent_port, flags).run()))
 
 
 class Cluster:
     """The children of `trunkline up`. Reads top-down: run -> start -> watch -> stop."""
 
-    def __init__(self, agents: int, model: str, port: int, agent_port: int, kv_memory: str, threads: int) -> None:
+    def __init__(self, agents: int, port: int, agent_port: int, flags: Mapping[str, str]) -> None:
+        """`flags`: of each agent."""
         if not _is_free(port):
             raise ConfigError(f"port {port} is taken on {HOST}: stop what listens there or choose another with --port")
-        self.model = model
-        self._named = not os.path.exists(model)
+        model = flags.get("--model")
+        self._named = model if model is not None and not os.path.exists(model) else None
+        """A model that may have to be downloaded, once and not by each agent."""
         self.url = f"http://{HOST}:{port}"
         ports = _free_ports(agent_port, agents, {port})
         self.agent_urls = [f"http://{HOST}:{agent}" for agent in ports]
-        self._environment = {"OMP_NUM_THREADS": str(threads)}
+        self._environment = {"OMP_NUM_THREADS": flags["--threads"]}
         self._agents = [
             self._child(
                 f"agent-{index}",
-                f"agent --port {agent} --name agent-{index} --threads {threads}".split()
-                + ["--model", model, "--kv-memory", kv_memory],
+                [*f"agent --port {agent} --name agent-{index}".split(), *itertools.chain(*flags.items())],
             )
             for index, agent in enumerate(ports)
         ]
@@ -78,7 +103,7 @@ class Cluster:
                 asyncio.create_task(self._watch(child), name=f"watch {child.name}")
                 for child in (*self._agents, self._router)
             ]
-            self._greet()
+            self._greet(await self._model())
             await self._stopping.wait()
             return 0
         finally:
@@ -88,8 +113,8 @@ class Cluster:
             await self._stop()
 
     async def _start(self) -> bool:
-        if self._named:
-            pull = self._child("models", ["models", "pull", self.model])
+        if self._named is not None:
+            pull = self._child("models", ["models", "pull", self._named])
             await pull.start(self._environment)
             if await self._first(pull.wait()) != 0:
                 return False
@@ -106,7 +131,7 @@ class Cluster:
         """Waits for /readyz; False if the child died, a signal came, or the deadline passed."""
         death = asyncio.create_task(child.wait(), name=f"death of {child.name}")
         try:
-            async with httpx.AsyncClient(timeout=2.0) as client:
+            async with httpx.AsyncClient(timeout=PROBE_DEADLINE_S) as client:
                 while time.monotonic() < began + READY_DEADLINE_S and not self._stopping.is_set():
                     if death.done():
                         _say(child.name, f"ended with status {death.result()} before it was ready")
@@ -152,12 +177,18 @@ class Cluster:
                 child.kill()
         self._stopping.set()
 
-    def _greet(self) -> None:
+    async def _model(self) -> str:
+        """The name that requests ask for."""
+        async with httpx.AsyncClient(timeout=PROBE_DEADLINE_S) as client:
+            name: str = (await client.get(f"{self.url}/v1/models")).json()["data"][0]["id"]
+        return name
+
+    def _greet(self, model: str) -> None:
         question = '{"model": "%s", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
         print(
-            f"\nTrunkline serves {self.model} on {self.url} with {len(self._agents)} agents. Ctrl-C stops it. Try:\n\n"
+            f"\nTrunkline serves {model} on {self.url} with {len(self._agents)} agents. Ctrl-C stops it. Try:\n\n"
             f"  curl -i {self.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
-            f"    -d '{question % self.model}'\n\n"
+            f"    -d '{question % model}'\n\n"
             f"  {os.path.relpath(sys.argv[0])} status --watch --url {self.url}\n",
             flush=True,
         )

@@ -11,7 +11,8 @@ import uvloop
 from tests.agent.fake_node import FakeEngine, served
 from tests.router.serving import serving
 from trunkline.agent import models
-from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+from trunkline.agent.engine.text import TextModel
 from trunkline.shared.names import MAX_BODY_BYTES
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from trunkline.agent.engine.emulated.profile import Profile, Step, fit, pairs
 from trunkline.loadtest.bench.completion import Reply, Target, complete, random_tokens
-from trunkline.loadtest.sim.profile import Profile, Step, fit, pairs
 
 PROMPTS = (48, 160, 400, 800, 1600)
 PREFIX, SUFFIXES = 1008, (32, 160)

@@ -9,10 +9,10 @@ from array import array
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.bench.row import Row, row
 from trunkline.loadtest.sim.campaign import Scenario, size
 from trunkline.loadtest.sim.policies import Setup
-from trunkline.loadtest.sim.profile import find_profile
 from trunkline.loadtest.sim.report import quantile
 from trunkline.loadtest.sim.tenants import TenantCluster
 from trunkline.loadtest.sim.trace import Record, Trace, load_trace

@@ -17,13 +17,13 @@ import httpx
 from rich.console import Console
 
 from trunkline.agent.engine.base import EngineLimits
+from trunkline.agent.engine.emulated.profile import Profile, find_profile
 from trunkline.loadtest.bench import calibration
 from trunkline.loadtest.bench.cluster import cluster
 from trunkline.loadtest.bench.completion import Reply, Target, complete, find_target, random_tokens
 from trunkline.loadtest.bench.row import Row, row
 from trunkline.loadtest.sim.campaign import Prepared, Scenario, size
 from trunkline.loadtest.sim.campaign import run as simulate
-from trunkline.loadtest.sim.profile import Profile, find_profile
 from trunkline.loadtest.sim.report import quantile
 from trunkline.loadtest.sim.trace import Record, Trace, load_trace
 from trunkline.shared.errors import ConfigError

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
+from trunkline.agent.engine.emulated.profile import Profile, find_profile
 from trunkline.loadtest.sim.cluster import Cluster
 from trunkline.loadtest.sim.policies import Setup
 from trunkline.loadtest.sim.pooled import Pooled, pooled
-from trunkline.loadtest.sim.profile import Profile, find_profile
 from trunkline.loadtest.sim.report import Row
 from trunkline.loadtest.sim.trace import Trace, load_trace
 from trunkline.shared.errors import ConfigError, TrunklineError

@@ -10,9 +10,9 @@ import math
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.emulated.profile import Profile, Step, pairs
 from trunkline.agent.engine.order import due, ends_step
 from trunkline.agent.meter import Meter
-from trunkline.loadtest.sim.profile import Profile, Step, pairs
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Load
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.emulated.profile import Profile
 from trunkline.loadtest.sim.events import EventLog
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
-from trunkline.loadtest.sim.profile import Profile
 from trunkline.loadtest.sim.trace import Trace
 
 

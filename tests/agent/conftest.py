@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from trunkline.agent import models
-from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+from trunkline.agent.engine.text import TextModel
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,7 +19,7 @@ from trunkline.agent.engine.base import (
     Generation,
     GenerationStream,
 )
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
 from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.prepare import Preparer

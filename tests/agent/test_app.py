@@ -11,7 +11,7 @@ import pytest
 from tests.agent.fake_node import HANG, HELLO, MODEL, FakeEngine, served, until
 from trunkline.agent import http
 from trunkline.agent.engine.base import Delta, EngineError
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 from trunkline.shared.errors import RequestError
 from trunkline.shared.names import HEADER_CLUSTER, HEADER_REQUEST_ID, HEADER_SALT, INFO_PATH, MAX_BODY_BYTES
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from trunkline.agent.engine.builtin.detokenize import Detokenizer
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 
 
 def run(model: TextModel, tokens: list[int], stop: tuple[str, ...] = ()) -> tuple[str, bool]:

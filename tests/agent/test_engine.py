@@ -13,7 +13,7 @@ from tests.agent.toy_engine import CONTEXT, Toy, collect, ids, toy
 from trunkline.agent.engine.base import EngineError, Generation, SamplingParams
 from trunkline.agent.engine.builtin import loop
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import ConfigError, Overloaded, RequestError
 
@@ -351,7 +351,7 @@ def test_the_context_is_the_model_s_or_what_the_pages_hold(
     async def main(pages: int, context: int | None) -> int:
         made = Toy(model_path, text_model, pages, loop.EngineLimits())
         settings = AgentSettings(model_path, "toy", "node", pages=pages, context=context)
-        engine = BuiltinEngine(settings, text_model, lambda _: made.sink, load=lambda *_: made.model)  # type: ignore[arg-type,return-value]
+        engine = BuiltinEngine(settings, text_model, lambda _: made.sink, made.load)
         await engine.start()
         await engine.close()
         return engine.model.context

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from array import array
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import Delta, EngineLimits, Generation, SamplingParams
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.model import Model
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.builtin.torch_executor import load
 from trunkline.agent.engine.builtin.weights import load_model, open_weights
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.canonical import Message
 
@@ -78,7 +80,7 @@ async def engine(
     settings = AgentSettings(
         path, "m", "node", pages=pages, host_bytes=host_bytes, disk=disk, threads=1, limits=EngineLimits(**limits)
     )
-    made = BuiltinEngine(settings, text, lambda _: Sink(), load=lambda *_: model)
+    made = BuiltinEngine(settings, text, lambda _: Sink(), partial(load, path, load=lambda *_: model))
     await made.start()
     try:
         yield made

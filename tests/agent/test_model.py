@@ -11,8 +11,8 @@ from tests.agent import reference_models
 from tests.agent.greedy import Greedy
 from tests.agent.reference_models import FAMILIES, VOCAB
 from trunkline.agent.engine.builtin.model import Chunk, Model, StepBatch
-from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.engine.builtin.weights import load_model, open_weights
+from trunkline.agent.engine.text import TextModel
 from trunkline.kernels.attention import KVPool
 
 

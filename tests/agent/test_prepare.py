@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.agent.fake_node import FakeEngine, served
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.openai.body import chat_body, completion_body
 from trunkline.agent.prepare import Preparer
 from trunkline.shared.errors import RequestError

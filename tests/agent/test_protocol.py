@@ -11,7 +11,7 @@ import pytest
 from tests.agent.fake_node import HANG, FakeEngine, served, until
 from trunkline.agent import protocol
 from trunkline.agent.engine.base import Delta
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 
 Open = Callable[[], Coroutine[None, None, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 LARGE = [Delta("x" * 100_000, (1,))] * 200 + [Delta("", (1,), finish="stop")]

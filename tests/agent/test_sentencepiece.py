@@ -9,7 +9,8 @@ import sentencepiece
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+from trunkline.agent.engine.text import TextModel
 
 SENTENCES = [
     "The shelf about rivers is behind the shelf about mountains.",

@@ -7,7 +7,7 @@ import pytest
 
 from trunkline.agent.engine.builtin import template
 from trunkline.agent.engine.builtin.template import ChatTemplate
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 from trunkline.shared.canonical import Message
 from trunkline.shared.errors import ConfigError, RequestError
 

@@ -19,8 +19,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from trunkline.agent.engine.builtin import textkeys, tokenizer_gguf
 from trunkline.agent.engine.builtin.textkeys import TextKeys
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.builtin.tokenizer import TokenizerModel
 from trunkline.agent.engine.builtin.tokenizer_parts import TokenizerParts
+from trunkline.agent.engine.text import TextModel
 from trunkline.kernels.core import hash64, text_chain
 from trunkline.shared import canonical
 from trunkline.shared.canonical import Canonical, Message, of_chat, of_prompt
@@ -53,7 +54,7 @@ def with_template(path: Path, template: str | None, family: str = "smollm") -> T
     """The default model's vocabulary with another template, and with words cut as another family does."""
     parts = tokenizer_gguf.load(path)
     parts.tokenizer.pre_tokenizer = tokenizer_gguf._pre_tokenizer(family)
-    return TextModel(replace(parts, template=template) if template else parts)
+    return TokenizerModel(replace(parts, template=template) if template else parts)
 
 
 def sentencepiece() -> TextModel:
@@ -73,7 +74,7 @@ def sentencepiece() -> TextModel:
     )
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return TextModel(TokenizerParts(tokenizer, frozenset(), "", "", 4096, PLAIN))
+    return TokenizerModel(TokenizerParts(tokenizer, frozenset(), "", "", 4096, PLAIN))
 
 
 @pytest.fixture(

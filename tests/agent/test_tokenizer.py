@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-from trunkline.agent.engine.builtin.tokenizer import TextModel, load_tokenizer
+from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+from trunkline.agent.engine.text import TextModel
 from trunkline.shared.canonical import Message
 from trunkline.shared.errors import ConfigError, RequestError
 

@@ -5,6 +5,7 @@ import contextlib
 import threading
 from array import array
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,8 @@ from trunkline.agent.engine.base import Delta, EngineLimits, Generation, Generat
 from trunkline.agent.engine.builtin.config import parse_config
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.model import StepBatch
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.builtin.torch_executor import load
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.kernels.attention import KVPool
 from trunkline.shared.names import Tier
@@ -81,7 +83,8 @@ class Toy:
         self.model = ToyModel(text.vocab_size)
         self.sink = Sink()
         settings = AgentSettings(path, "toy", "node", pages=pages, limits=limits)
-        self.engine = BuiltinEngine(settings, text, lambda _: self.sink, load=lambda *_: self.model)  # type: ignore[arg-type,return-value]
+        self.load = partial(load, path, load=lambda *_: self.model)  # type: ignore[arg-type,return-value]
+        self.engine = BuiltinEngine(settings, text, lambda _: self.sink, self.load)
 
     def submit(self, tokens: Sequence[int], max_tokens: int = 4, **params: object) -> GenerationStream:
         sampling = SamplingParams(max_tokens, temperature=0, **params)  # type: ignore[arg-type]

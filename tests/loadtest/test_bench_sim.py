@@ -9,10 +9,10 @@ from threading import Thread
 import pytest
 
 from tests.loadtest.test_bench import Handler, ThreadingHTTPServer
+from trunkline.agent.engine.emulated.profile import PROFILES, Step, pairs
 from trunkline.loadtest.bench import calibration, cluster, simulator
 from trunkline.loadtest.bench.completion import find_target
 from trunkline.loadtest.sim.campaign import Scenario, size
-from trunkline.loadtest.sim.profile import PROFILES, Step, pairs
 from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.shared.errors import ConfigError
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.emulated.profile import Profile, Step, pairs
 from trunkline.loadtest.sim.events import EventLog
 from trunkline.loadtest.sim.node import EngineModel, Job
-from trunkline.loadtest.sim.profile import Profile, Step, pairs
 from trunkline.shared.namespace import Namespace
 
 BLOCK = 32

@@ -3,11 +3,11 @@ from collections.abc import Sequence
 import pytest
 
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.engine.emulated.profile import PROFILES
 from trunkline.loadtest.sim.node import Job
 from trunkline.loadtest.sim.policies import POLICIES, Policy, Setup, View, find_policies
 from trunkline.loadtest.sim.policies.llmd import queue_scores
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
-from trunkline.loadtest.sim.profile import PROFILES
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import Load, TierLoad

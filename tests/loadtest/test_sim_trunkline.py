@@ -5,9 +5,9 @@ from array import array
 
 import pytest
 
+from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.sim.cluster import Cluster, Outcome
 from trunkline.loadtest.sim.policies import Setup
-from trunkline.loadtest.sim.profile import find_profile
 from trunkline.loadtest.sim.trace import Record, Trace
 
 BLOCK = 512

@@ -5,10 +5,10 @@ from array import array
 
 import pytest
 
+from trunkline.agent.engine.emulated.profile import PROFILES
 from trunkline.loadtest.sim.cluster import Cluster, Outcome
 from trunkline.loadtest.sim.policies import Setup
 from trunkline.loadtest.sim.prefixes import PrefixGenerator
-from trunkline.loadtest.sim.profile import PROFILES
 from trunkline.loadtest.sim.trace import Record, Trace
 
 BLOCK = 128

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 
 
 class Detokenizer:

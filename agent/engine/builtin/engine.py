@@ -1,4 +1,4 @@
-"""The built-in engine: torch on this machine, seen from the event loop."""
+"""The built-in engine, whatever it computes with, seen from the event loop."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,6 @@ import time
 from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-
-import torch
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
@@ -23,21 +20,15 @@ from trunkline.agent.engine.base import (
     Generation,
     GenerationStream,
 )
+from trunkline.agent.engine.builtin.executor import LoadModel
 from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts, TextNote
-from trunkline.agent.engine.builtin.model import Chunk, Model, StepBatch
 from trunkline.agent.engine.builtin.sequence import Sequence
-from trunkline.agent.engine.builtin.tokenizer import TextModel
-from trunkline.agent.engine.builtin.weights import fingerprint, load_model
-from trunkline.agent.room import check_room
+from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
-from trunkline.kernels.attention import KVPool
 from trunkline.shared.errors import ConfigError, Overloaded, RequestError
 from trunkline.shared.names import PAGE_TOKENS
-from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import Load, ServedModel
 
-DTYPE = torch.float32
-"""On a CPU bfloat16 is slower by multiples."""
 CLOSE_S = 30.0
 """A step that takes longer is left behind."""
 GRACE_S = 10.0
@@ -54,7 +45,7 @@ class BuiltinEngine(Engine):
         settings: AgentSettings,
         text: TextModel,
         open_sink: Callable[[int], EngineSink],
-        load: Callable[[Path, torch.dtype], Model] = load_model,
+        load: LoadModel,
     ) -> None:
         """`open_sink` is called once, from a worker thread, with the pages of all tiers, before any is used."""
         self.limits = settings.limits
@@ -148,37 +139,27 @@ class BuiltinEngine(Engine):
                 stream.put(outcome)
 
     def _load(self) -> Parts:
-        """Loads the model and makes the pool. In a worker thread; raises ConfigError."""
+        """Loads the model and opens the tiers. In a worker thread; raises ConfigError."""
         settings = self._settings
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-        model = self._load_model(settings.model, DTYPE)
-        self._vocab = model.config.vocab_size
-        layout = model.config.page_layout(DTYPE)
-        self.pages = settings.pages or settings.kv_bytes // layout.page_bytes
-        if self.pages < 1:
-            raise ConfigError(f"--kv-memory: {settings.kv_bytes} bytes hold no page of {layout.page_bytes} bytes")
-        check_room(self.pages * layout.page_bytes + settings.host_bytes, f"{self.pages} KV pages and the host tier")
-        kv = KVPool(layout, self.pages)
-        namespace = Namespace(
-            fingerprint=fingerprint(settings.model, self._text.fingerprint),
-            dtype=str(DTYPE).removeprefix("torch."),
-            layout=str(layout),
-        )
+        loaded = self._load_model(settings, self._text)
+        self._vocab = loaded.vocab
+        self.pages = len(loaded.blocks)
         lower = open_tiers(
-            kv.blocks.numpy(), settings.host_bytes, settings.disk, namespace, self.limits.step_tokens // PAGE_TOKENS
+            loaded.blocks,
+            settings.host_bytes,
+            settings.disk,
+            loaded.namespace,
+            self.limits.step_tokens // PAGE_TOKENS,
         )
         sink = self._open_sink(self.pages + (lower.pages if lower else 0))
-        self.model = ServedModel(settings.served_name, namespace, self._context(model.config.context))
+        self.model = ServedModel(settings.served_name, loaded.namespace, self._context(loaded.context))
         if lower and lower.host.pages * PAGE_TOKENS < self.model.context:
             log.warning(
                 "--host-memory: %d pages: longer prefixes (the context is of %d) do not go through it",
                 lower.host.pages,
                 self.model.context // PAGE_TOKENS,
             )
-        # The first step of a process is slow: threads start, kernels are chosen and weights repacked.
-        model.forward(StepBatch.of([Chunk([0] * PAGE_TOKENS, 0, [0])]), kv)
-        return Parts(model, self._text, kv, PageCache(self.pages, sink, lower), sink, self.limits)
+        return Parts(loaded.executor, self._text, PageCache(self.pages, sink, lower), sink, self.limits)
 
     def _context(self, trained: int) -> int:
         """Tokens of prompt and output together: a sequence must fit into the pages, alone."""

@@ -1,10 +1,10 @@
-"""One generation on its way from logits to deltas: how its tokens are chosen, become text, and end."""
+"""One generation on its way from tokens to deltas: how they become text, and end."""
 
 from trunkline.agent.engine.base import Delta, TokenLogprob
 from trunkline.agent.engine.builtin.detokenize import Detokenizer
-from trunkline.agent.engine.builtin.sampling import Sampled, SamplingState
+from trunkline.agent.engine.builtin.executor import Sampled
 from trunkline.agent.engine.builtin.sequence import Sequence
-from trunkline.agent.engine.builtin.tokenizer import TextModel
+from trunkline.agent.engine.text import TextModel
 
 MIN_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON has not; OpenAI's number."""
@@ -13,17 +13,14 @@ MIN_LOGPROB = -9999.0
 class Job:
     """Belongs to the engine thread."""
 
-    __slots__ = ("_detokenizer", "_ends", "_text", "sampling", "sequence")
+    __slots__ = ("_detokenizer", "_ends", "_text", "sequence")
 
-    def __init__(self, sequence: Sequence, text: TextModel, vocab: int) -> None:
-        """`vocab`: columns of the model's logits."""
-        generation = sequence.generation
-        params = generation.params
+    def __init__(self, sequence: Sequence, text: TextModel) -> None:
+        params = sequence.generation.params
         self.sequence = sequence
         self._text = text
         self._detokenizer = Detokenizer(text, params.stop)
         self._ends = params.stop_ids if params.ignore_eos else params.stop_ids | text.eos_ids
-        self.sampling = SamplingState(params, generation.tokens, vocab, text.eos_ids)
 
     def take(self, sampled: Sampled) -> Delta:
         """Appends the next token to the sequence; what it adds to the text, and whether it is the last."""

@@ -13,21 +13,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-import torch
-
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.engine.base import Delta, EngineError, EngineLimits, EngineStatus
-from trunkline.agent.engine.builtin import model
 from trunkline.agent.engine.builtin.account import Account
+from trunkline.agent.engine.builtin.executor import Executor, Sampled
 from trunkline.agent.engine.builtin.job import Job
-from trunkline.agent.engine.builtin.model import StepBatch
-from trunkline.agent.engine.builtin.sampling import Sampled, sample
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
-from trunkline.agent.engine.builtin.tokenizer import TextModel
-from trunkline.kernels.attention import KVPool
+from trunkline.agent.engine.text import TextModel
 from trunkline.shared.errors import RequestError
 from trunkline.shared.wire import Finished, Load
 
@@ -58,11 +53,10 @@ class EngineSink(SummarySink, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the engine thread owns. `kv` has as many pages as `cache`."""
+    """What the engine thread owns. `executor` has as many pages as `cache`."""
 
-    model: model.Model
+    executor: Executor
     text: TextModel
-    kv: KVPool
     cache: PageCache
     sink: EngineSink
     limits: EngineLimits
@@ -130,9 +124,8 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            with torch.inference_mode():
-                while not self._stopping:
-                    self._turn()
+            while not self._stopping:
+                self._turn()
         except Exception:  # the thread's last line of defence: nobody waits for what will not come
             log.critical("the engine thread ends: nothing will be served until a restart", exc_info=True)
         finally:
@@ -169,7 +162,8 @@ class EngineLoop:
             item = self._inbox.get(block=wait_s > 0, timeout=wait_s)
             while True:
                 if isinstance(item, Sequence):
-                    self._jobs[item] = Job(item, self._parts.text, self._parts.model.config.vocab_size)
+                    self._jobs[item] = Job(item, self._parts.text)
+                    self._parts.executor.open(item)
                     self._scheduler.add(item)
                 elif item is not None:
                     self._parts.cache.release(self._parts.cache.match(item.chain))
@@ -179,6 +173,7 @@ class EngineLoop:
             pass
         if wait_s:
             self._account.idle()
+            self._parts.executor.idle()
             if not self._jobs and self._unchecked and not self._parts.cache.moving:
                 self._check()
 
@@ -199,7 +194,7 @@ class EngineLoop:
             chunk.sequence.admitted_at = chunk.sequence.admitted_at or began
         sampling = [chunk.sequence for chunk in chunks if chunk.samples]
         try:
-            sampled = self._compute(chunks, sampling)
+            sampled = self._compute(chunks)
         except Exception as error:
             self._account.failed_steps += 1
             log.exception("a step over %d sequences failed", len(chunks))
@@ -210,12 +205,11 @@ class EngineLoop:
         self._account.step(chunks, now - began)
         return [self._take(sequence, one, now) for sequence, one in zip(sampling, sampled, strict=True)]
 
-    def _compute(self, chunks: list[Chunk], sampling: list[Sequence]) -> list[Sampled]:
-        """The next token of each sequence in `sampling`, whose chunks reach their ends."""
+    def _compute(self, chunks: list[Chunk]) -> list[Sampled]:
+        """The next token of each sequence whose chunk reaches its end."""
         ticket = self._parts.cache.pool.step_begin()
         try:
-            logits = self._parts.model.forward(_batch(chunks), self._parts.kv)
-            return sample(logits, [self._jobs[sequence].sampling for sequence in sampling]) if sampling else []
+            return self._parts.executor.step(chunks)
         finally:
             self._parts.cache.pool.step_end(ticket)
 
@@ -224,7 +218,7 @@ class EngineLoop:
         outcomes = self._fail([chunk.sequence for chunk in chunks], reason)
         try:
             if pages := self._parts.cache.allocate(1):
-                self._parts.model.forward(StepBatch.of([model.Chunk([0], 0, pages)]), self._parts.kv)
+                self._parts.executor.probe(pages[0])
                 self._parts.cache.release(pages)
         except Exception:
             self._deliver(outcomes)
@@ -247,6 +241,7 @@ class EngineLoop:
 
     def _drop(self, sequence: Sequence) -> None:
         self._scheduler.remove(sequence)
+        self._parts.executor.close(sequence)
         del self._jobs[sequence]
 
     def _check(self) -> None:
@@ -266,17 +261,3 @@ class EngineLoop:
     def _publish(self) -> None:
         self._account.publish(self._scheduler, self._parts.cache)
         self._parts.cache.prefill_rate = self._account.prefill_rate
-
-
-def _batch(chunks: list[Chunk]) -> StepBatch:
-    return StepBatch.of(
-        [
-            model.Chunk(
-                chunk.sequence.chain.tokens[chunk.start : chunk.start + chunk.count],
-                chunk.start,
-                chunk.sequence.pages,
-                chunk.samples,
-            )
-            for chunk in chunks
-        ]
-    )

@@ -7,26 +7,18 @@ its logits decide, and not what else is in the batch.
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from trunkline.agent.engine.base import SamplingParams
+from trunkline.agent.engine.builtin.executor import Sampled
 
 _GREEDY_BELOW = 1e-5
 """Temperatures below it take the most likely token."""
 
 _CANDIDATES = 256
 """Tokens that are sorted at first for top_k and top_p."""
-
-
-class Sampled(NamedTuple):
-    """A chosen token. `logprob` and `top` (most likely first) are there if the parameters ask for them."""
-
-    token: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
 
 
 class SamplingState:

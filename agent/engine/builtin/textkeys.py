@@ -18,7 +18,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from trunkline.agent.engine.builtin.tokenizer import Encoded, TextModel
+from trunkline.agent.engine.text import Encoded, TextModel
 from trunkline.kernels.core import hash64, text_chain
 from trunkline.shared.canonical import Canonical, Message, of_chat
 from trunkline.shared.names import PAGE_TOKENS, TEXT_CHUNK

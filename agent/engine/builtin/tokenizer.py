@@ -11,32 +11,19 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
 
 from tokenizers import pre_tokenizers
 
 from trunkline.agent.engine.builtin import tokenizer_folder, tokenizer_gguf
 from trunkline.agent.engine.builtin.template import ChatTemplate
 from trunkline.agent.engine.builtin.tokenizer_parts import TokenizerParts
+from trunkline.agent.engine.text import Encoded, TextModel
 from trunkline.shared.canonical import Message
 from trunkline.shared.errors import RequestError
 
 
-class Encoded(NamedTuple):
-    """A text's tokens.
-
-    `ends[i]` is the byte offset in the UTF-8 text at which token `i` ends, 0 for a leading BOS. `words[i]` is the
-    number of the word to which token `i` belongs: what the pre-tokenizer cuts off, or a special token. No token
-    reaches over a word's end. Neither ever decreases.
-    """
-
-    ids: list[int]
-    ends: "array[int]"
-    words: "array[int]"
-
-
-class TextModel:
-    """The text side of a model. Immutable; any thread may use it."""
+class TokenizerModel(TextModel):
+    """The text side of a model from its tokenizer and its template."""
 
     def __init__(self, parts: TokenizerParts) -> None:
         """Raises ConfigError if the chat template does not compile."""
@@ -50,17 +37,12 @@ class TextModel:
             else None
         )
         self.eos_ids = parts.eos_ids
-        """Tokens that end an answer."""
         self.context = parts.context
-        """Tokens of prompt and output together."""
         added = tokenizer.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
-        """Tokens that are no part of an answer's text."""
         self.added_texts = tuple(entry.content.encode() for entry in added.values())
-        """What is recognised in a text before it is cut into words: special tokens, and others that were added."""
         vocab: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         self.vocab_size = 1 + max(vocab.values(), default=-1)
-        """Token ids are below it."""
         own = {token: index for token, index in vocab.items() if index not in added}
         self._bytes = _token_bytes(own, self.vocab_size)
         for index, entry in added.items():
@@ -69,12 +51,8 @@ class TextModel:
         self._cut_at_spaces = "\u2581" in "".join(own) and not any(_SPACE_INSIDE.search(token) for token in own)
         self._sizes = [len(raw) for raw in self._bytes]
         self.longest_token = max(self._sizes, default=0)
-        """In bytes: a text of more characters than `n` times as many is more than `n` tokens."""
 
     def encode(self, text: str, *, add_special: bool) -> Encoded:
-        """`add_special`: with what the model's tokenizer puts around a text, such as a BOS. For raw prompts; a chat's
-        template writes its own. Raises RequestError for lone surrogates.
-        """
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
@@ -97,13 +75,11 @@ class TextModel:
     def render_chat(
         self, messages: Sequence[Message], tools: bytes = b"", arguments: bytes = b"", *, reply: bool = True
     ) -> str:
-        """See `ChatTemplate.render`. Raises RequestError also when the model has no template."""
         if self._template is None:
             raise RequestError("this model has no chat template: use /v1/completions", param="messages")
         return self._template.render(messages, tools, arguments, reply=reply)
 
     def token_bytes(self, token: int) -> bytes:
-        """The UTF-8 bytes for which a token stands, perhaps part of a character; b"" for an id without a token."""
         return self._bytes[token] if 0 <= token < self.vocab_size else b""
 
     def _cut(self, ids: list[int], words: "array[int]") -> "array[int]":
@@ -120,15 +96,14 @@ class TextModel:
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """Equal for models that turn every request into the same tokens."""
         digest = hashlib.sha256(self._tokenizer.to_str().encode())
         digest.update(self._template.source.encode() if self._template else b"")
         return digest.digest()
 
 
-def load_tokenizer(path: Path) -> TextModel:
+def load_tokenizer(path: Path) -> TokenizerModel:
     """From a .gguf file or a folder with tokenizer.json. Raises ConfigError that names the file and what is wrong."""
-    return TextModel((tokenizer_folder if path.is_dir() else tokenizer_gguf).load(path))
+    return TokenizerModel((tokenizer_folder if path.is_dir() else tokenizer_gguf).load(path))
 
 
 def _words(word_ids: list[int | None]) -> "array[int]":

@@ -5,9 +5,9 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trunkline.agent.engine.emulated.profile import Profile
 from trunkline.kernels.core import PrefixIndex
 from trunkline.loadtest.sim.node import Job
-from trunkline.loadtest.sim.profile import Profile
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.loadtest.sim.profile import PROFILES, Step, find_profile, fit, pairs
+from trunkline.agent.engine.emulated.profile import PROFILES, Step, find_profile, fit, pairs
 from trunkline.shared.errors import ConfigError
 
 BASE = PROFILES["llama-8b-h100"]

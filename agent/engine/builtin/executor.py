@@ -1,0 +1,71 @@
+"""What the engine's loop steps: a model with the pages that it computes on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from trunkline.agent.cache.host import Blocks
+from trunkline.agent.engine.builtin.scheduler import Chunk
+from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.engine.text import TextModel
+from trunkline.agent.room import check_room
+from trunkline.agent.settings import AgentSettings
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.namespace import Namespace
+
+
+class Sampled(NamedTuple):
+    """A chosen token. `logprob` and `top` (most likely first) are there if the parameters ask for them."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Executor(Protocol):
+    """Used from the engine thread only, and free of policy: what a step computes is decided by the scheduler."""
+
+    def open(self, sequence: Sequence) -> None:
+        """The sequence joins the queue."""
+
+    def close(self, sequence: Sequence) -> None:
+        """The sequence has left; nothing is remembered of it."""
+
+    def idle(self) -> None:
+        """There was nothing to compute since the last step."""
+
+    def step(self, chunks: list[Chunk]) -> list[Sampled]:
+        """Computes the chunks into their sequences' pages; the next token for each that samples, in their order.
+
+        An exception says that the step failed; its sequences are given up, and `probe` tells whether others can go on.
+        """
+
+    def probe(self, page: int) -> None:
+        """The smallest possible step, over one token in a page that is nobody's. Raises if no step can be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that is ready to compute."""
+
+    executor: Executor
+    blocks: Blocks
+    """The memory of the device's pages."""
+    namespace: Namespace
+    context: int
+    """Tokens of prompt and output together that the model can take."""
+    vocab: int
+    """Token ids are below it."""
+
+
+LoadModel = Callable[[AgentSettings, TextModel], Loaded]
+"""Called in a worker thread; raises ConfigError."""
+
+
+def device_pages(settings: AgentSettings, page_bytes: int) -> int:
+    """How many pages the device has. Raises ConfigError if that is none, or more than there is memory for."""
+    pages = settings.pages or settings.kv_bytes // page_bytes
+    if pages < 1:
+        raise ConfigError(f"--kv-memory: {settings.kv_bytes} bytes hold no page of {page_bytes} bytes")
+    check_room(pages * page_bytes + settings.host_bytes, f"{pages} KV pages and the host tier")
+    return pages
