@@ -11,7 +11,7 @@ see `migration.py`. What a sequence computes on is always on the device.
 import logging
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from trunkline.agent.cache.catalog import Catalog
@@ -23,6 +23,7 @@ from trunkline.agent.cache.level import DeviceLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.migration import Migration
 from trunkline.agent.cache.sink import SummarySink
+from trunkline.agent.cache.visits import Visits
 from trunkline.kernels.core import PagePool
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import TierLoad
@@ -40,15 +41,15 @@ class PageCache:
 
     def __init__(self, pages: int, sink: SummarySink, lower: LowerTiers | None = None) -> None:
         """`lower`: the tiers below the device. Raises ValueError for a number of pages that no pool can have."""
-        self._device = DeviceLevel(pages)
+        self._visits = Visits()
+        self._device = DeviceLevel(pages, self._visits.heat)
         self.pool: PagePool = self._device.pool
         self.false_hits = 0
         """Matches that ended because a key was there, but not for these tokens after this parent."""
-        self._releases = 0
         self.prefill_rate = 0.0
         """Tokens per second that the engine computes, as it says; 0: not known yet."""
         self._catalog = Catalog(sink)
-        self._migration = Migration(self._catalog, self._device, lower) if lower else None
+        self._migration = Migration(self._catalog, self._device, lower, self._visits) if lower else None
 
     def match(self, request: Chain) -> list[int]:
         """Pages of the longest verified prefix on the device, a reference taken on each.
@@ -113,7 +114,7 @@ class PageCache:
         return self._migration is not None and self._migration.moving
 
     def allocate(self, count: int) -> list[int] | None:
-        """Private pages, one reference each; evicts what is missing, leaf first, least recently used first.
+        """Private pages, one reference each; evicts what is missing, leaf first, what is worth least first.
 
         None: cannot, and nothing was evicted that need not be. While steps run, evicted pages wait for them; then
         None says to come again after the step, and what waits is not evicted a second time.
@@ -157,9 +158,25 @@ class PageCache:
         self._catalog.flush()
         return entry.page
 
-    def release(self, pages: Iterable[int]) -> None:
+    def begin(self, chain: Chain) -> None:
+        """A request for the chain, all of it prompt, has come: it is of use what the last `match` has found of it."""
+        found = chain.entries + chain.below
+        chain.visit = self._visits.begin(chain.keys, len(found))
+        if chain.visit is not None and found:
+            self._use(found, chain.visit.trunk)
+
+    def end(self, chain: Chain, pages: Iterable[int], reply_tokens: int) -> None:
+        """The request that began is done, and gives back its pages as `release` does."""
+        if chain.visit is not None:
+            found = chain.visit.found
+            self._use(chain.entries[:found], chain.visit.trunk)
+            self._use(chain.entries[found:], self._visits.end(chain.visit, reply_tokens))
+        self.release(pages, used=False)
+
+    def release(self, pages: Iterable[int], *, used: bool = True) -> None:
         """One reference less to each. Committed pages stay, evictable once nobody holds them; private ones are freed.
 
+        `used`: they were of use now, to a request of which nothing else is known.
         Raises ValueError, and changes nothing, for a page that the caller cannot be holding.
         """
         holds = Counter(pages)
@@ -167,10 +184,10 @@ class PageCache:
             # The cache's reference is not the caller's to release.
             if self.pool.references(page) - count < (self._device.members[page] is not None):
                 raise ValueError(f"page {page} is released more often than it is held")
-        self._releases += 1
-        self._device.let_go(holds.elements(), self._releases)
-        if self._migration is not None:
-            self._migration.used(self._releases, holds)
+        if used:
+            entries = [entry for page in holds if (entry := self._device.members[page])]
+            self._use(entries, self._visits.blank())
+        self._device.let_go(holds.elements())
 
     def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None:
         """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32, rounded
@@ -241,9 +258,17 @@ class PageCache:
             entry = self._catalog.add(key, parent, chain, tokens, page)
             self._device.add(entry)
         else:
-            self._device.store(entry, page, self._releases)
+            self._device.store(entry, page)
             self._catalog.changed(entry)
         return entry
+
+    def _use(self, entries: Sequence[Entry], visit: int) -> None:
+        """The visit has used these, which somebody holds, or which are in lower tiers."""
+        for entry in entries:
+            if entry.used < visit:
+                entry.used = visit
+        if self._migration is not None:
+            self._migration.touched(entries)
 
     def _follow(self, chain: Chain, entries: list[Entry]) -> None:
         """The chain's verified pages are now `entries`: its text keys hang on those that it did not have before."""

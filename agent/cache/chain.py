@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from trunkline.agent.cache.entry import PAGE_BYTES, Entry
+from trunkline.agent.cache.visits import Visit
 from trunkline.kernels.core import hash64, page_chain
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.namespace import Namespace
@@ -14,12 +15,12 @@ class Chain:
     """Tokens of one sequence, with a key for every full page of them. Used by one thread at a time.
 
     `tokens` is an `array('i')`; ``keys[i]`` covers ``tokens[16 * i : 16 * i + 16]`` and everything before.
-    `entries`, `below` and `texts` are the cache's notes about this chain and are written by `PageCache` only: the
-    verified pages on the device from the first on, those that followed in lower tiers at the last match, and the text
-    keys with their depths by the index of the page that they hang on.
+    `entries`, `below`, `texts` and `visit` are the cache's notes about this chain and are written by `PageCache` only:
+    the verified pages on the device from the first on, those that followed in lower tiers at the last match, the text
+    keys with their depths by the index of the page that they hang on, and what is known of the request.
     """
 
-    __slots__ = ("_seed", "below", "entries", "keys", "namespace", "texts", "tokens")
+    __slots__ = ("_seed", "below", "entries", "keys", "namespace", "texts", "tokens", "visit")
 
     def __init__(self, namespace: Namespace, tokens: Sequence[int]) -> None:
         """Raises OverflowError for a token id that is not an int32."""
@@ -30,6 +31,7 @@ class Chain:
         self.entries: list[Entry] = []
         self.below: list[Entry] = []
         self.texts: dict[int, list[tuple[int, int]]] = {}
+        self.visit: Visit | None = None
 
     def append(self, token: int) -> None:
         """Adds a token, and a key if it fills a page."""

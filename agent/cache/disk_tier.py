@@ -13,6 +13,7 @@ from trunkline.agent.cache.offload import Offload
 from trunkline.agent.cache.restore import restore
 from trunkline.agent.cache.route import Route
 from trunkline.agent.cache.standin import StandIn
+from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import Tier
 
 HOST_MARK = 0.85
@@ -27,7 +28,13 @@ class DiskTier:
     it works again; what lay there is found again then, as after a restart."""
 
     def __init__(
-        self, catalog: Catalog, host: LowerLevel, lower: LowerTiers, disk: DiskBacking, clock: Callable[[], float]
+        self,
+        catalog: Catalog,
+        host: LowerLevel,
+        lower: LowerTiers,
+        disk: DiskBacking,
+        visits: Visits,
+        clock: Callable[[], float],
     ) -> None:
         self.failed = False
         """Whether the stand-in is in its place."""
@@ -38,6 +45,7 @@ class DiskTier:
         self._host = host
         self._lower = lower
         self._disk = disk
+        self._visits = visits
         self._clock = clock
         self._wake: Callable[[], None] = lambda: None
         self._bad: set[Entry] = set()
@@ -63,9 +71,9 @@ class DiskTier:
         """Whether the host may let the entry go: it is here too, or nothing gets here."""
         return entry.disk is not None or self.failed
 
-    def turn(self, uses: int) -> None:
-        """Flips what has landed, keeps room in the host. Never waits. What comes is of use as of `uses`."""
-        error = self._land(uses)
+    def turn(self) -> None:
+        """Flips what has landed, keeps room in the host. Never waits."""
+        error = self._land()
         if error is not None and not self.failed:
             self._fail(error)
         elif self.failed:
@@ -87,7 +95,7 @@ class DiskTier:
     def _use(self, store: Store) -> None:
         catalog, host, lower = self._catalog, self._host, self._lower
         self._store = store
-        self.level = LowerLevel(Tier.DISK, store.pages)
+        self.level = LowerLevel(Tier.DISK, store.pages, self._visits.heat)
         self.up = Route(catalog, self.level, host, lower.open_lane("disk-to-host", store.load), lower.batch)
         self.down = Route(catalog, host, self.level, lower.open_lane("host-to-disk", store.save), lower.batch)
         self.up.may_evict = self.may_evict
@@ -96,7 +104,7 @@ class DiskTier:
 
     def _restore(self) -> None:
         began = time.monotonic()
-        self._restoring = restore(self._catalog, self.level, self._disk.store.take_found())
+        self._restoring = restore(self._catalog, self.level, self._visits, self._disk.store.take_found())
         if self.level.idle:
             log.info("disk cache: %d pages found again, indexed in %.3f s", self.level.idle, time.monotonic() - began)
 
@@ -106,9 +114,9 @@ class DiskTier:
             self._wake()
             return
 
-    def _land(self, uses: int) -> OSError | None:
+    def _land(self) -> OSError | None:
         error = None
-        while move := self.up.land(uses):
+        while move := self.up.land():
             error = move.error or error
             self._bad.update(move.entries[position] for position in move.bad)
         while move := self.down.land():

@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     children: int = 0
     """Entries on the device whose parent this is."""
     used: int = 0
-    """When a holder last let go of it, in the cache's own count of releases."""
+    """The visit that last used it, wherever it was read; see `visits.py`."""
     texts: tuple[int, ...] = ()
     """Text keys that hang on this page; see `texts.py`."""
     tier: Tier = Tier.DEVICE
@@ -52,7 +52,10 @@ class Copy(msgspec.Struct, eq=False, gc=False):
     """Its number in that tier; GONE once dropped."""
     parent: "Copy | None"
     children: int = 0
-    used: int = 0
+
+    @property
+    def used(self) -> int:
+        return self.entry.used
 
 
 class Member(Protocol):
@@ -60,10 +63,12 @@ class Member(Protocol):
 
     page: int
     children: int
-    used: int
 
     @property
     def parent(self) -> "Member | None": ...
+
+    @property
+    def used(self) -> int: ...
 
 
 GONE = -1

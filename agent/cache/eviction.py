@@ -1,34 +1,33 @@
 """Which pages of a tier may go, and in which order."""
 
-from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar, cast
 
 from trunkline.agent.cache.entry import Member
-from trunkline.kernels.core import PagePool
+from trunkline.kernels.core import Heat, PagePool
+from trunkline.shared.names import Tier
 
 M = TypeVar("M", bound=Member)
 
 
 class EvictionOrder(Generic[M]):
-    """Idle leaves, least recently used first. A leaf has no child in the tier; idle: only the cache itself holds it.
+    """Idle leaves, those first that are worth least. A leaf has no child in the tier; idle: only the cache holds it.
 
-    A heap of (used, page) with lazy deletion: O(log n) for each page that goes, and nothing to update when a leaf is
-    matched or gets a child. What is out of date is recognised when it comes up: `used` is new at every release.
+    `heat` keeps what is offered in order of worth. Nothing is updated when a leaf is matched or gets a child: what may
+    not go is recognised when it comes up, and offered again once it may.
     """
 
-    def __init__(self, resident: list[M | None], pool: PagePool) -> None:
+    def __init__(self, tier: Tier, resident: list[M | None], pool: PagePool, heat: Heat) -> None:
         """`resident` maps page to member; it is the tier's own, `take` removes from it."""
+        self._tier = tier
         self._resident = resident
         self._pool = pool
-        self._heap: list[tuple[int, int]] = []
+        self._heat = heat
+        self.clear()
 
     def add(self, member: M) -> None:
-        """The member may have become an idle leaf."""
+        """The member may have become an idle leaf, or was of use as one."""
         if self.is_idle_leaf(member):
-            heappush(self._heap, (member.used, member.page))
-            if len(self._heap) > 2 * len(self._resident):
-                self._heap = [item for item in set(self._heap) if self._member(item)]
-                heapify(self._heap)
+            self._heat.offer(self._tier, member.page, member.used)
 
     def take(self, count: int) -> list[M] | None:
         """Takes the next `count` members to go out of the map, children before parents; None and no change if there
@@ -51,28 +50,30 @@ class EvictionOrder(Generic[M]):
 
     def fill(self) -> None:
         """All members are new, and idle."""
-        self._heap = sorted(
-            (member.used, member.page) for member in self._resident if member is not None and not member.children
-        )
+        for member in self._resident:
+            if member is not None and not member.children:
+                self._heat.offer(self._tier, member.page, member.used)
 
     def clear(self) -> None:
-        self._heap.clear()
+        self._heat.clear(self._tier)
 
     def check(self) -> None:
-        """Raises RuntimeError if an idle leaf would never be found."""
-        queued = set(self._heap)
+        """Raises RuntimeError if an idle leaf would never be found, or in another one's place."""
         for member in self._resident:
-            if member is not None and self.is_idle_leaf(member) and (member.used, member.page) not in queued:
-                raise RuntimeError(f"page {member.page} is an idle leaf, but is not queued for eviction")
+            if member is None or not self.is_idle_leaf(member):
+                continue
+            offered = self._heat.offered(self._tier, member.page)
+            if offered != member.used:
+                raise RuntimeError(f"page {member.page}, an idle leaf of visit {member.used}, is offered as {offered}")
 
     def _pop(self, count: int) -> list[M]:
         taken: list[M] = []
-        while self._heap and len(taken) < count:
-            member = self._member(heappop(self._heap))
-            if member is None:
+        while len(taken) < count and (page := self._heat.take(self._tier)) is not None:
+            member = self._resident[page]
+            if member is None or not self.is_idle_leaf(member):
                 continue
             taken.append(member)
-            self._resident[member.page] = None
+            self._resident[page] = None
             if member.parent is not None:
                 member.parent.children -= 1
                 self.add(cast(M, member.parent))
@@ -84,8 +85,3 @@ class EvictionOrder(Generic[M]):
             if member.parent is not None:
                 member.parent.children += 1
             self.add(member)
-
-    def _member(self, item: tuple[int, int]) -> M | None:
-        used, page = item
-        member = self._resident[page]
-        return member if member is not None and member.used == used and self.is_idle_leaf(member) else None

@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from trunkline.agent.cache.entry import GONE, Copy, Entry
 from trunkline.agent.cache.eviction import EvictionOrder, M
-from trunkline.kernels.core import PagePool
+from trunkline.kernels.core import Heat, PagePool
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import TierLoad
-
 
 Generations = npt.NDArray[np.uint32]
 """[pages]: how often each was let go as a member's. While that stays the same, so does the page's content."""
@@ -27,8 +26,11 @@ class Level(ABC, Generic[M]):
     pages hang on, and a tier that is left alone (after a restart) is complete in itself.
     """
 
-    def __init__(self, tier: Tier, pages: int, generations: Generations | None = None) -> None:
-        """`generations`: the tier's own, of zeros. Raises ValueError for a number of pages that no pool can have."""
+    def __init__(self, tier: Tier, pages: int, heat: Heat, generations: Generations | None = None) -> None:
+        """`heat`: of all tiers. `generations`: the tier's own, of zeros.
+
+        Raises ValueError for a number of pages that no pool can have.
+        """
         self.tier = tier
         self.pool = PagePool(pages)
         self.members: list[M | None] = [None] * pages
@@ -41,7 +43,7 @@ class Level(ABC, Generic[M]):
         self.on_short: Callable[[], bool] = lambda: False
         """Called when pages are wanted and too few may go: whether somebody let go of one, so that it may be tried
         again."""
-        self._order: EvictionOrder[M] = EvictionOrder(self.members, self.pool)
+        self._order: EvictionOrder[M] = EvictionOrder(tier, self.members, self.pool, heat)
 
     @abstractmethod
     def copy_of(self, entry: Entry) -> M | None:
@@ -52,7 +54,7 @@ class Level(ABC, Generic[M]):
         """Whose copy it is."""
 
     @abstractmethod
-    def store(self, entry: Entry, page: int, used: int) -> bool:
+    def store(self, entry: Entry, page: int) -> bool:
         """The entry has a copy here, on a page that somebody holds. False: it had one, or its parent has none."""
 
     def page_of(self, entry: Entry) -> int:
@@ -73,8 +75,8 @@ class Level(ABC, Generic[M]):
         self.idle -= sum(references(page) == 1 for page in pages)
         self.pool.share(pages)
 
-    def let_go(self, pages: Iterable[int], used: int | None = None) -> None:
-        """One holder less. A page of no member is freed; `used` is noted on members that nobody else holds."""
+    def let_go(self, pages: Iterable[int]) -> None:
+        """One holder less. A page of no member is freed."""
         references = self.pool.references
         released = list(pages)
         self.pool.release(released)
@@ -82,14 +84,14 @@ class Level(ABC, Generic[M]):
             member = self.members[page]
             if member is not None and references(page) == 1:
                 self.idle += 1
-                if used is not None:
-                    member.used = used
                 self._order.add(member)
 
-    def touch(self, member: M, used: int) -> None:
-        """The member was of use now, wherever its page was read."""
-        member.used = used
-        self._order.add(member)
+    def touched(self, entries: Iterable[Entry]) -> None:
+        """Another visit has used these, wherever their pages were read."""
+        for entry in entries:
+            member = self.copy_of(entry)
+            if member is not None:
+                self._order.add(member)
 
     def following(self, count: int) -> list[M]:
         """The next to go, at most `count`, children before parents. Changes nothing."""
@@ -200,8 +202,8 @@ class Level(ABC, Generic[M]):
 class DeviceLevel(Level[Entry]):
     """The device: an entry is its own copy here."""
 
-    def __init__(self, pages: int) -> None:
-        super().__init__(Tier.DEVICE, pages)
+    def __init__(self, pages: int, heat: Heat) -> None:
+        super().__init__(Tier.DEVICE, pages, heat)
 
     def copy_of(self, entry: Entry) -> Entry | None:
         return entry if entry.page != GONE else None
@@ -209,10 +211,10 @@ class DeviceLevel(Level[Entry]):
     def entry_of(self, member: Entry) -> Entry:
         return member
 
-    def store(self, entry: Entry, page: int, used: int) -> bool:
+    def store(self, entry: Entry, page: int) -> bool:
         if entry.page != GONE or (entry.parent is not None and entry.parent.page == GONE):
             return False
-        entry.page, entry.used, entry.children = page, used, 0
+        entry.page, entry.children = page, 0
         self.add(entry)
         return True
 
@@ -220,8 +222,8 @@ class DeviceLevel(Level[Entry]):
 class LowerLevel(Level[Copy]):
     """Host or disk: where an entry's copy is kept in the entry itself."""
 
-    def __init__(self, tier: Tier, pages: int, generations: Generations | None = None) -> None:
-        super().__init__(tier, pages, generations)
+    def __init__(self, tier: Tier, pages: int, heat: Heat, generations: Generations | None = None) -> None:
+        super().__init__(tier, pages, heat, generations)
         self.freed: list[int] = []
         """Pages that were let go, for whoever must write that down."""
 
@@ -231,11 +233,11 @@ class LowerLevel(Level[Copy]):
     def entry_of(self, member: Copy) -> Entry:
         return member.entry
 
-    def store(self, entry: Entry, page: int, used: int) -> bool:
+    def store(self, entry: Entry, page: int) -> bool:
         parent = self.copy_of(entry.parent) if entry.parent is not None else None
         if self.copy_of(entry) is not None or (entry.parent is not None and parent is None):
             return False
-        copy = Copy(entry, page, parent, used=used)
+        copy = Copy(entry, page, parent)
         self._note(entry, copy)
         self.add(copy)
         return True

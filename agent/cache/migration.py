@@ -12,7 +12,7 @@ to a tier once, however many ask for it.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trunkline.agent.cache.catalog import Catalog
@@ -24,6 +24,7 @@ from trunkline.agent.cache.level import DeviceLevel, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
 from trunkline.agent.cache.route import Route
+from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import TierLoad
 
@@ -43,19 +44,19 @@ class Migration:
         catalog: Catalog,
         device: DeviceLevel,
         lower: LowerTiers,
+        visits: Visits,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fetches = self._late = self._skipped = 0
         self._clock = clock
         self._device = device
-        self._host = LowerLevel(Tier.HOST, lower.host.pages, lower.host.generations)
-        self._uses = 0
+        self._host = LowerLevel(Tier.HOST, lower.host.pages, visits.heat, lower.host.generations)
         self._up = Route(catalog, self._host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
         self._down = Route(catalog, device, self._host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
         self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)
         self._up.before_evicting = self._offload.save
-        self._disk = DiskTier(catalog, self._host, lower, lower.disk, clock) if lower.disk else None
+        self._disk = DiskTier(catalog, self._host, lower, lower.disk, visits, clock) if lower.disk else None
         if self._disk is not None:
             self._down.may_evict = self._disk.may_evict
 
@@ -75,21 +76,19 @@ class Migration:
 
     def turn(self) -> None:
         """Flips what has landed, and keeps room. Never waits."""
-        while self._up.land(self._uses):
+        while self._up.land():
             pass
         while self._down.land():
             pass
         self._offload.turn()
         if self._disk is not None:
-            self._disk.turn(self._uses)
+            self._disk.turn()
 
-    def used(self, uses: int, pages: Iterable[int]) -> None:
-        """These pages of the device were of use; `uses` counts."""
-        self._uses = uses
-        for page in pages:
-            entry = self._device.members[page]
-            if entry is not None and entry.host is not None:
-                self._host.touch(entry.host, uses)
+    def touched(self, entries: Sequence[Entry]) -> None:
+        """Another visit has used these."""
+        self._host.touched(entries)
+        if self._disk is not None:
+            self._disk.level.touched(entries)
 
     def save(self, count: int) -> None:
         """The next `count` pages of the device are about to go: what is in no other tier is copied, at once."""
@@ -98,9 +97,6 @@ class Migration:
     def fetch(self, entries: Sequence[Entry], prefill_rate: float) -> Fetch | None:
         """Of pages that were verified, parents first. None: computing them, at so many tokens per second (0: not known
         yet), is quicker than bringing them back."""
-        for entry in entries:
-            if entry.host is not None:
-                self._host.touch(entry.host, self._uses)
         computes_s = PAGE_TOKENS / prefill_rate if prefill_rate else math.inf  # a page
         from_host = sum(entry.host is not None for entry in entries)
         worth = len(entries)

@@ -9,13 +9,14 @@ from trunkline.agent.cache.disk.live import Live
 from trunkline.agent.cache.disk.pause import collection_paused
 from trunkline.agent.cache.entry import GONE, Copy, Entry
 from trunkline.agent.cache.level import LowerLevel
+from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import Tier
 
 STEP_PAGES = 256
 """Whose text keys are taken over at a time."""
 
 
-def restore(catalog: Catalog, level: LowerLevel, found: Live) -> Iterator[None]:
+def restore(catalog: Catalog, level: LowerLevel, visits: Visits, found: Live) -> Iterator[None]:
     """What was found becomes the members of an empty level; what was written last goes last.
 
     Nothing is verified here: that happens when a page is read. A hundred thousand pages are to be there in a few
@@ -23,7 +24,7 @@ def restore(catalog: Catalog, level: LowerLevel, found: Live) -> Iterator[None]:
     text keys to find its pages: each step of what is returned hangs some on their pages, and takes a millisecond or so.
     """
     with collection_paused():
-        copies, fresh = _copies(catalog, level, found)
+        copies, fresh = _copies(catalog, level, visits, found)
         level.adopt()
         catalog.adopt(found.puts["key"][fresh], found.puts["depth"][fresh])
     return _hang_texts(catalog, [copy.entry if copy else None for copy in copies], found)
@@ -41,7 +42,7 @@ def _hang_texts(catalog: Catalog, entries: list[Entry | None], found: Live) -> I
     catalog.flush()
 
 
-def _copies(catalog: Catalog, level: LowerLevel, found: Live) -> tuple[list[Copy | None], list[int]]:
+def _copies(catalog: Catalog, level: LowerLevel, visits: Visits, found: Live) -> tuple[list[Copy | None], list[int]]:
     """Members for everything found, as far as it does not contradict what is known; which ones have a new entry."""
     copies: list[Copy | None] = []
     fresh: list[int] = []
@@ -60,11 +61,12 @@ def _copies(catalog: Catalog, level: LowerLevel, found: Live) -> tuple[list[Copy
             continue
         entry = known.get(key)
         if entry is None:
-            entry = known[key] = Entry(key, parent, namespace, tokens, GONE, depth, tier=Tier.DISK)
+            used = visits.before(newest - generation)
+            entry = known[key] = Entry(key, parent, namespace, tokens, GONE, depth, used=used, tier=Tier.DISK)
             fresh.append(position)
         elif entry.disk or entry.parent is not parent or entry.tokens != tokens or entry.namespace != namespace:
             continue
-        entry.disk = copies[position] = members[slot] = Copy(entry, slot, beside, 0, generation - newest)
+        entry.disk = copies[position] = members[slot] = Copy(entry, slot, beside)
         if beside is not None:
             beside.children += 1
     return copies, fresh

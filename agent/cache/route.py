@@ -65,15 +65,14 @@ class Route:
         """Copies entries, as far as `send` would, and waits for it."""
         while entries and (move := self._prepare(entries, urgent=True)):
             self.lane.carry(move)
-            self._flip(move, None)
+            self._flip(move)
             entries = entries[len(move.entries) :]
 
-    def land(self, used: int | None = None) -> Move | None:
-        """Flips the next move that is done: from now on its copies count. `used`: as of when they were of use, None:
-        as their sources."""
+    def land(self) -> Move | None:
+        """Flips the next move that is done: from now on its copies count."""
         move = self.lane.landed()
         if move is not None:
-            self._flip(move, used)
+            self._flip(move)
         return move
 
     def retire(self) -> None:
@@ -119,15 +118,15 @@ class Route:
             return NO_PARENT
         return self.target.incoming.get(parent, self.target.page_of(parent))
 
-    def _flip(self, move: Move, used: int | None) -> None:
+    def _flip(self, move: Move) -> None:
         if move.error is None:
             self._speed.add(len(move.entries), move.seconds)
             self._moved_at = self._clock()
         for position, (entry, page) in enumerate(zip(move.entries, move.target, strict=True)):
             if self._retired or move.error is not None or position in move.bad:
                 self.bad += 1
-            elif self._catalog.has(entry) and (copy := self.source.copy_of(entry)):
-                if self.target.store(entry, page, copy.used if used is None else used):
+            elif self._catalog.has(entry) and self.source.copy_of(entry) is not None:
+                if self.target.store(entry, page):
                     self._catalog.changed(entry)
                 self.pages += 1
         for entry in move.entries:

@@ -166,8 +166,9 @@ class Heat:
     """Rates at which visits return, learned, and by them the pages of each tier that are worth least.
 
     A visit is one use of a run of pages, with levels that say what it was like; it returns when its last page is used
-    again. Visits are numbered from 1; their number is the clock. Pages of a visit that was forgotten are as of an old
-    one without levels. ValueError for a visit that has not begun, and for levels and tiers out of range.
+    again. Visits are numbered from `now` at the start on; their number is the clock. Pages of a visit that was
+    forgotten, or was before the start, are as of one without levels. ValueError for a visit that has not begun, and for
+    levels and tiers out of range.
     """
 
     def __new__(

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.visits import Visit, Visits
 from trunkline.kernels.core import hash64, page_chain
 from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, Tier
 from trunkline.shared.namespace import Namespace
@@ -78,6 +79,7 @@ class Held:
     """What the model knows of one chain."""
 
     verified: list[Page] = field(default_factory=list)
+    visit: Visit | None = None
     texts: dict[int, dict[int, int]] = field(default_factory=dict)
 
 
@@ -91,7 +93,7 @@ class CacheModel:
         self.waits: dict[int, set[int]] = {}
         self.running: set[int] = set()
         self.false_hits = 0
-        self.releases = 0
+        self.visits = Visits()
 
     def match(self, chain: Chain, held: Held) -> list[int]:
         verified = []
@@ -145,18 +147,27 @@ class CacheModel:
             if not leaves:
                 self.resident = before
                 return False
-            victim = min(leaves, key=lambda page: (page.used, page.page))
+            victim = self._worth_least(leaves)
             self.resident = {key: page for key, page in self.resident.items() if page is not victim}
         gone = [page.page for key, page in before.items() if key not in self.resident]
         self._freed(gone)
         return count <= self.free()
 
-    def release(self, pages: list[int]) -> None:
+    def begin(self, chain: Chain, held: Held) -> None:
+        held.visit = self.visits.begin(chain.keys, len(held.verified))
+        if held.visit is not None:
+            self._use(held.verified, held.visit.trunk)
+
+    def end(self, held: Held, pages: list[int], reply_tokens: int) -> None:
+        if held.visit is not None:
+            self._use(held.verified[: held.visit.found], held.visit.trunk)
+            self._use(held.verified[held.visit.found :], self.visits.end(held.visit, reply_tokens))
+        self.release(pages, used=False)
+
+    def release(self, pages: list[int], *, used: bool = True) -> None:
         self.holders.subtract(pages)
-        self.releases += 1
-        for page in self._idle():
-            if page.page in pages:
-                page.used = self.releases
+        if used:
+            self._use([page for page in self.resident.values() if page.page in pages], self.visits.blank())
         ours = {page.page for page in self.resident.values()}
         self._freed([page for page in set(pages) if not self.holders[page] and page not in ours])
 
@@ -194,6 +205,18 @@ class CacheModel:
     def _freed(self, pages: list[int]) -> None:
         if self.running:
             self.waits |= {page: set(self.running) for page in pages}
+
+    def _use(self, pages: list[Page], visit: int) -> None:
+        for page in pages:
+            page.used = max(page.used, visit)
+
+    def _worth_least(self, leaves: list[Page]) -> Page:
+        heat = self.visits.heat
+        heat.clear(0)
+        for leaf in leaves:
+            heat.offer(0, leaf.page, leaf.used)
+        number = heat.take(0)
+        return next(leaf for leaf in leaves if leaf.page == number)
 
     def _is_resident(self, page: Page) -> bool:
         return page in self.resident.values()

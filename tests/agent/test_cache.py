@@ -164,6 +164,28 @@ def test_a_use_makes_a_page_younger(cache: PageCache, sink: Replay) -> None:
     assert list(sink.resident) == old.keys
 
 
+def test_those_who_come_back_outlive_those_who_do_not(sink: Replay) -> None:
+    cache = PageCache(16, sink)
+
+    def ask(*blocks: int, reply_tokens: int) -> Chain:
+        chain = chain_of(*blocks)
+        pages = cache.match(chain)
+        cache.begin(chain)
+        cache.release(pages, used=False)
+        cache.end(chain, compute(cache, chain), reply_tokens)
+        return chain
+
+    for first in range(1000, 2000, 10):
+        ask(first, first + 1, reply_tokens=500)
+        ask(first + 5, reply_tokens=3)
+        ask(first, first + 1, first + 2, reply_tokens=500)
+    loyal, fleeting = ask(1, 2, reply_tokens=500), ask(3, reply_tokens=3)
+    assert cache.allocate(cache.stats().free + cache.stats().cached - 2) is not None
+    assert sink.resident.keys() == set(loyal.keys)
+    assert fleeting.keys[0] not in sink.resident
+    cache.check()
+
+
 def test_allocation_that_cannot_be_had_evicts_nothing(cache: PageCache, sink: Replay) -> None:
     cache.release(compute(cache, chain_of(1, 2)))
     held = compute(cache, chain_of(1, 3))

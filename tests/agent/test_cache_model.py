@@ -50,6 +50,8 @@ class CacheMachine(RuleBasedStateMachine):
         sequence = Sequence(self.chain_type(namespace, prompt))
         self._match(sequence)
         self._attach(sequence, texts)
+        self.cache.begin(sequence.chain)
+        self.model.begin(sequence.chain, sequence.held)
         self._fill(sequence)
 
     @precondition(lambda self: self.sequences + self.waiting)
@@ -81,9 +83,12 @@ class CacheMachine(RuleBasedStateMachine):
     def finish_or_preempt(self, data: st.DataObject, preempt: bool) -> None:
         sequence = data.draw(st.sampled_from(self.sequences))
         self.sequences.remove(sequence)
-        self._release(sequence.pages)
         if preempt:
+            self._release(sequence.pages)
             self.waiting.append(sequence)
+        else:
+            self.cache.end(sequence.chain, sequence.pages, 7)
+            self.model.end(sequence.held, sequence.pages, 7)
 
     @precondition(lambda self: self.waiting)
     @rule()

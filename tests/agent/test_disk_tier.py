@@ -55,9 +55,9 @@ def fill(node: Node, *chains: Sequence[int]) -> None:
 
 
 def push_down(node: Node) -> list[int]:
-    """A chain of 36 pages that grew six at a time; what came after it has pushed it down."""
+    """A chain of 36 pages; what came after it has pushed it down."""
     longest = list(range(1, 37))
-    fill(node, *(longest[:end] for end in range(6, 37, 6)))
+    fill(node, longest)
     fill(node, *([start + step for step in range(6)] for start in range(100, 220, 6)))
     return longest
 

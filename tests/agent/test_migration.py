@@ -39,6 +39,7 @@ class Node:
         """A request that comes and ends."""
         chain = chain_of(*blocks)
         pages = self.cache.match(chain)
+        self.cache.begin(chain)
         for index, page in enumerate(pages):
             assert self.memory.read(page) == content(chain, index)
         fresh = self.cache.allocate(len(chain.keys) - len(pages))
@@ -46,7 +47,7 @@ class Node:
         for index, page in enumerate(fresh, len(pages)):
             self.memory.write(page, content(chain, index))
             pages.append(self.cache.commit(chain, index, page))
-        self.cache.release(pages)
+        self.cache.end(chain, pages, 0)
 
     def settle(self) -> None:
         """Turns and moves until nothing happens any more."""
@@ -62,7 +63,9 @@ class Node:
 
     def fetch(self, *blocks: int) -> Fetch | None:
         chain = chain_of(*blocks)
-        self.cache.release(self.cache.match(chain))
+        pages = self.cache.match(chain)
+        self.cache.begin(chain)
+        self.cache.release(pages, used=False)
         return self.cache.fetch(chain)
 
 
@@ -235,6 +238,7 @@ class MigrationMachine(RuleBasedStateMachine):
         cache, chain = self.node.cache, chain_of(*blocks)
         self.node.sink.parents |= dict(zip(chain.keys[1:], chain.keys, strict=False))
         pages = cache.match(chain)
+        cache.begin(chain)
         for index, page in enumerate(pages):
             assert self.node.memory.read(page) == content(chain, index)
         if fetch := cache.fetch(chain):
@@ -256,13 +260,16 @@ class MigrationMachine(RuleBasedStateMachine):
         held.committed = len(held.chain.keys)
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), ended=st.booleans())
+    def release(self, data: st.DataObject, ended: bool) -> None:
         held = data.draw(st.sampled_from(self.held))
         self.held.remove(held)
         for index in range(len(held.pages)):
             assert self.node.memory.read(held.pages[index]) == content(held.chain, index)
-        self.node.cache.release(held.pages)
+        if ended:
+            self.node.cache.end(held.chain, held.pages, 5)
+        else:
+            self.node.cache.release(held.pages)
 
     @precondition(lambda self: self.fetches)
     @rule(data=st.data())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from trunkline.kernels.core import Heat
 
+FIRST = 1 << 32
 AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS = (0, 3, 7, 20), 2, 6, 2.0, 0.1, 40, 2
 
 
@@ -17,7 +18,7 @@ class Model:
     """All visits, all pages, everything computed anew where it can be."""
 
     def __init__(self) -> None:
-        self.now = 1
+        self.now = FIRST
         self.visits: dict[int, dict[str, object]] = {}
         self.seen, self.expected = [0.0] * LEVELS, [0.0] * LEVELS
         self.returns, self.exposure = [0.0] * len(AGES) * KINDS, [0.0] * len(AGES) * KINDS
@@ -172,9 +173,9 @@ def test_visits_that_return_keep_their_pages() -> None:
 def test_arguments_out_of_range_are_refused() -> None:
     heat = Heat(AGES, KINDS, LEVELS, PRIOR, DECAY, VISITS, TIERS)
     with pytest.raises(ValueError, match="has not begun"):
-        heat.returned(1)
+        heat.returned(FIRST)
     with pytest.raises(ValueError, match="has not begun"):
-        heat.offer(0, 0, 1)
+        heat.offer(0, 0, FIRST)
     with pytest.raises(ValueError, match="levels"):
         heat.visit([LEVELS])
     with pytest.raises(ValueError, match="levels"):

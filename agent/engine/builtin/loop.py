@@ -166,7 +166,7 @@ class EngineLoop:
                     self._parts.executor.open(item)
                     self._scheduler.add(item)
                 elif item is not None:
-                    self._parts.cache.release(self._parts.cache.match(item.chain))
+                    self._parts.cache.release(self._parts.cache.match(item.chain), used=False)
                     self._parts.cache.attach_text(*item)
                 item = self._inbox.get_nowait()
         except queue.Empty:

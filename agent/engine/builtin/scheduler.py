@@ -54,7 +54,8 @@ class Scheduler:
         """To the end of the queue. The prefix it finds now is touched, so that it is not evicted first."""
         pages = self._cache.match(sequence.chain)
         self._cache.attach_text(sequence.chain, sequence.generation.text_keys, sequence.generation.text_depths)
-        self._cache.release(pages)
+        self._cache.begin(sequence.chain)
+        self._cache.release(pages, used=False)
         self._fetch(sequence)
         below = len(sequence.fetch.entries) if sequence.fetch else 0
         sequence.expected = (len(pages) + below) * PAGE_TOKENS
@@ -101,7 +102,8 @@ class Scheduler:
         """Finished, cancelled or failed: its pages and its place are given back."""
         if sequence in self.running:
             self.running.remove(sequence)
-            self._give_back(sequence)
+            self._cache.end(sequence.chain, sequence.pages, sequence.outputs)
+            self._given_back(sequence)
         else:
             self.waiting.remove(sequence)
 
@@ -153,7 +155,8 @@ class Scheduler:
                 sequence.pages.extend(pages)
                 return True
             victim = self.running.pop()
-            self._give_back(victim)
+            self._cache.release(victim.pages)
+            self._given_back(victim)
             self.waiting.appendleft(victim)
             self.preemptions += 1
             chunks.pop(victim, None)
@@ -172,16 +175,16 @@ class Scheduler:
                 return True
         pages = self._cache.match(sequence.chain)
         if self._fetch(sequence):
-            self._cache.release(pages)
+            self._cache.release(pages, used=False)
             return self._admit(sequence, budget, chunks)
         sequence.awaits = self._awaited(sequence, len(pages))
         if sequence.awaits is not None:
-            self._cache.release(pages)
+            self._cache.release(pages, used=False)
             return True
         count = min(len(sequence.chain.tokens) - len(pages) * PAGE_TOKENS, budget)
         fresh = self._first_pages(sequence, len(pages), count)
         if fresh is None:
-            self._cache.release(pages)
+            self._cache.release(pages, used=False)
             return False
         self.waiting.remove(sequence)
         self._start(sequence, pages, fresh)
@@ -239,8 +242,7 @@ class Scheduler:
         if self._computing.get(key) is sequence:
             del self._computing[key]
 
-    def _give_back(self, sequence: Sequence) -> None:
-        self._cache.release(sequence.pages)
+    def _given_back(self, sequence: Sequence) -> None:
         for key in sequence.chain.keys[sequence.committed :]:
             self._computed(sequence, key)
         sequence.expected = min(sequence.committed * PAGE_TOKENS, sequence.prompt_tokens)

@@ -13,6 +13,8 @@ mod tier;
 
 /// Visits between two looks at the rates by age.
 const REFRESH: u64 = 64;
+/// The first visit; lower numbers are of before the start.
+const FIRST: u64 = 1 << 32;
 pub const MAX_LEVELS: usize = 6;
 
 pub struct Settings {
@@ -44,7 +46,7 @@ struct Visit {
 
 pub struct Heat {
     settings: Settings,
-    /// The number of the first visit that is remembered. Numbers begin with 1.
+    /// The number of the first visit that is remembered.
     first: u64,
     visits: VecDeque<Visit>,
     /// For each class of age the first visit that is not older.
@@ -69,9 +71,9 @@ impl Heat {
         let rates = rates.repeat(settings.kinds);
         let classes = rates.len();
         Heat {
-            first: 1,
+            first: FIRST,
             visits: VecDeque::new(),
-            due: vec![1; ages],
+            due: vec![FIRST; ages],
             seen: vec![0.0; settings.levels],
             expected: vec![0.0; settings.levels],
             returns: vec![0.0; classes],

@@ -58,8 +58,9 @@ def _hold(page_bytes: int, disk: DiskSettings | None) -> int:
 def _turn(cache: PageCache, device: "np.typing.NDArray[np.uint8]", chain: Chain) -> int:
     """A request. How many of its pages had to be computed."""
     pages = cache.match(chain)
+    cache.begin(chain)
     for _ in range(4):
-        cache.release(pages)
+        cache.release(pages, used=False)
         if (fetch := cache.fetch(chain)) is not None:
             while cache.awaits(fetch):
                 time.sleep(0.0005)
@@ -75,7 +76,7 @@ def _turn(cache: PageCache, device: "np.typing.NDArray[np.uint8]", chain: Chain)
     for index, page in enumerate(fresh, len(pages)):
         device[page, 0:8] = np.frombuffer(_stamp(chain, index), np.uint8)
         pages.append(cache.commit(chain, index, page))
-    cache.release(pages)
+    cache.end(chain, pages, reply_tokens=0)
     cache.turn()
     while cache.moving:
         time.sleep(0.0005)

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from trunkline.loadtest.bench.eviction.visits import Visits
+from trunkline.agent.cache.visits import Visits
 from trunkline.loadtest.sim.trace import Record, Trace
 
 
@@ -123,17 +123,17 @@ class S3Fifo:
 
 
 class Ours:
-    """The core's `Heat`, told of visits (`visits.py`)."""
+    """The agent's own: the core's `Heat`, told of visits (`agent/cache/visits.py`)."""
 
     def __init__(self) -> None:
         self._visits = Visits()
         self._last: dict[int, int] = {}
 
     def used(self, place: int, record: Record, keys: Sequence[int], found: int) -> None:
-        if keys:
-            trunk, tail = self._visits.note(keys, found, record.output_tokens)
-            self._last.update(dict.fromkeys(keys[:found], trunk))
-            self._last.update(dict.fromkeys(keys[found:], tail))
+        visit = self._visits.begin(keys, found)
+        if visit is not None:
+            self._last.update(dict.fromkeys(keys[:found], visit.trunk))
+            self._last.update(dict.fromkeys(keys[found:], self._visits.end(visit, record.output_tokens)))
 
     def offer(self, key: int) -> None:
         self._visits.heat.offer(0, key, self._last[key])

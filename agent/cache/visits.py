@@ -1,6 +1,6 @@
-"""Who used which pages, and what that says of whether somebody comes back for them.
+"""Who used which pages, and what that says of whether somebody comes back for them: by that, who goes first.
 
-What an agent's cache could evict by; so far the comparison alone does. See `docs/develop/eviction.md`.
+See `docs/develop/eviction.md`.
 """
 
 from bisect import bisect_right
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline.kernels.core import Heat
+from trunkline.shared.names import Tier
 
 REMEMBERED = 1 << 16
 """Visits: some hours of a busy node. Ends of chains that were evicted are among them, so returns too late are seen."""
@@ -35,40 +36,74 @@ class _End(NamedTuple):
     uses: int
 
 
+class Visit(NamedTuple):
+    """A request that has begun, and what is known of it by then."""
+
+    key: int
+    """Of its last page."""
+    pages: int
+    found: int
+    """Pages that were there: the trunk."""
+    trunk: int
+    """The number of the visit to them; 0 if there are none."""
+    new: int
+    """Pages beyond where an earlier visit ended."""
+    turn: int
+    gap: int
+    """Visits since the turn before."""
+
+
 class Visits:
     """A request is two visits: of the pages that it found, the trunk, and of those that it added, the tail. The next
     turn of a conversation comes back for both; another question about the same document for its trunk alone.
+
+    Used from one thread.
     """
 
     def __init__(self) -> None:
-        self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, tiers=1)
+        self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, tiers=len(Tier))
+        self._start = self.heat.now
         self._ends: dict[int, _End] = {}
         """By the key of the page, the one visited first at the front."""
 
-    def note(self, keys: Sequence[int], found: int, reply_tokens: int) -> tuple[int, int]:
-        """A request is done: `keys` of its pages in order, the first `found` of which were there already. The numbers
-        of its visits to those, and to the rest."""
+    def begin(self, keys: Sequence[int], found: int) -> Visit | None:
+        """A request for these pages, in order, has come; the first `found` are there. None: it is for no page."""
+        if not keys:
+            return None
         last, depth = self._return(keys)
-        uses = last.uses + 1 if last is not None else 1
         gap = self.heat.now - last.visit if last is not None else 0
         turn = last.turn + 1 if last is not None else 1
-        trunk = tail = 0
+        trunk = 0
         if found > 0:
-            levels: tuple[int, ...] = (_TRUNK + min(uses, _TURNS - 1), _GAP + _scale(gap), _LENGTH + _scale(found))
-            kind = 2 + bisect_right(_TRUNK_GAPS, gap)
-            trunk = self._open(keys[found - 1], levels, kind, 0, uses)
-        if found < len(keys):
-            levels = (
-                _TURN + min(turn, _TURNS - 1),
-                _NEW + _scale(len(keys) - depth),
-                _REPLY + _scale(reply_tokens),
-                _GAP + _scale(gap),
-                _LENGTH + _scale(len(keys)),
-            )
-            tail = self._open(keys[-1], levels, int(turn > 1), turn, 0)
-        while len(self._ends) > REMEMBERED:
-            del self._ends[next(iter(self._ends))]
-        return trunk or tail, tail or trunk
+            uses = last.uses + 1 if last is not None else 1
+            levels = (_TRUNK + min(uses, _TURNS - 1), _GAP + _scale(gap), _LENGTH + _scale(found))
+            trunk = self._open(keys[found - 1], levels, 2 + bisect_right(_TRUNK_GAPS, gap), 0, uses)
+        return Visit(keys[-1], len(keys), found, trunk, len(keys) - depth, turn, gap)
+
+    def end(self, visit: Visit, reply_tokens: int) -> int:
+        """The request is done. The number of its visit to the pages that it added; if it added none, to the trunk."""
+        if visit.found == visit.pages:
+            return visit.trunk
+        levels = (
+            _TURN + min(visit.turn, _TURNS - 1),
+            _NEW + _scale(visit.new),
+            _REPLY + _scale(reply_tokens),
+            _GAP + _scale(visit.gap),
+            _LENGTH + _scale(visit.pages),
+        )
+        return self._open(visit.key, levels, int(visit.turn > 1), visit.turn, 0)
+
+    def blank(self) -> int:
+        """The number of a visit of which nothing is known but when it was: now."""
+        return self.heat.visit(())
+
+    def latest(self) -> int:
+        """The number of the last visit."""
+        return self.heat.now - 1
+
+    def before(self, rank: int) -> int:
+        """For pages from before the start, the last used of which has rank 0."""
+        return max(0, self._start - 1 - rank)
 
     def _return(self, keys: Sequence[int]) -> tuple[_End | None, int]:
         """Earlier visits to what the chain goes through return. The one that reached deepest, and how many pages."""
@@ -83,6 +118,8 @@ class Visits:
     def _open(self, key: int, levels: Sequence[int], kind: int, turn: int, uses: int) -> int:
         visit = self.heat.visit(levels, kind)
         self._ends[key] = _End(visit, turn, uses)
+        while len(self._ends) > REMEMBERED:
+            del self._ends[next(iter(self._ends))]
         return visit
 
 
