@@ -1,25 +1,21 @@
 """The host tier's memory: one slab of fixed slots, taken once and never given back piecemeal."""
 
-import logging
-import mmap
-
 import numpy as np
 import numpy.typing as npt
 
 from trunkline.agent.cache.lane import Move
+from trunkline.agent.cache.slab import make
 from trunkline.shared.errors import ConfigError
 
-_MADV_POPULATE_WRITE = 23
-"""Linux 5.14: faults all pages in now, or says that there is no memory for them."""
 SLOT_ALIGNMENT = 4096
 """Bytes. Slots start on memory pages, as direct disk IO wants them."""
 
 Blocks = npt.NDArray[np.uint8]
-log = logging.getLogger(__name__)
 
 
 class HostMemory:
     """`blocks` is [pages, page_bytes] u8 with rows on SLOT_ALIGNMENT. Whoever holds a page may read or write it.
+    `slab` is the same for other processes, with a generation for each page.
 
     A page is one contiguous block here as on the device, so a move is one copy, made without the interpreter's lock.
     """
@@ -38,10 +34,13 @@ class HostMemory:
         self.page_bytes: int = page_bytes
         self._stride = stride
         self._device = device
-        slab = _slab(pages * stride)
-        self._bytes = memoryview(slab)
-        self.blocks: Blocks = np.frombuffer(slab, np.uint8).reshape(pages, stride)[:, :page_bytes]
-        self.generations = np.zeros(pages, np.uint32)
+        try:
+            self.slab = make(pages, page_bytes, stride)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigError(f"--host-memory: {size / 2**20:.0f} MiB cannot be had: {error}") from None
+        self._bytes = self.slab.pages
+        self.blocks: Blocks = np.frombuffer(self._bytes, np.uint8).reshape(pages, stride)[:, :page_bytes]
+        self.generations = np.frombuffer(self.slab.generations, np.uint32)
         """Of the slots, as the engine thread counts them (`level.py`): for who reads pages without asking it."""
 
     def page(self, page: int) -> memoryview:
@@ -61,20 +60,3 @@ class HostMemory:
         """Device to host."""
         for source, target in zip(move.source, move.target, strict=True):
             self.blocks[target] = self._device[source]
-
-
-def _slab(size: int) -> mmap.mmap:
-    """Zeroed memory, in huge pages where the system grants them, all of it there before it is used."""
-    try:
-        slab = mmap.mmap(-1, size)
-    except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"--host-memory: {size / 2**20:.0f} MiB cannot be had: {error}") from None
-    try:
-        slab.madvise(mmap.MADV_HUGEPAGE)
-    except (OSError, AttributeError):
-        log.info("host memory: this system grants no huge pages")
-    try:
-        slab.madvise(_MADV_POPULATE_WRITE)
-    except OSError as error:
-        log.info("host memory: is taken as it is used (%s)", error)
-    return slab

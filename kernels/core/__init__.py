@@ -1,6 +1,7 @@
 """The Rust core: key chains, prefix index, page pool, page locator. What is here is typed in `_core.pyi`."""
 
 from trunkline.kernels.core._core import (
+    MAX_BATCH,
     MAX_CHAIN_PAGES,
     MAX_RUNGS,
     NOT_LENT,
@@ -8,12 +9,15 @@ from trunkline.kernels.core._core import (
     SEGMENT_END,
     Generations,
     Heat,
+    Lender,
     PagePool,
+    PageSlots,
     PrefixIndex,
     decode_locate,
     decode_located,
     encode_locate,
     encode_located,
+    fetch_pages,
     hash64,
     page_chain,
     rank,
@@ -23,6 +27,7 @@ from trunkline.kernels.core._core import (
 )
 
 __all__ = [
+    "MAX_BATCH",
     "MAX_CHAIN_PAGES",
     "MAX_RUNGS",
     "NOT_LENT",
@@ -30,12 +35,15 @@ __all__ = [
     "SEGMENT_END",
     "Generations",
     "Heat",
+    "Lender",
     "PagePool",
+    "PageSlots",
     "PrefixIndex",
     "decode_locate",
     "decode_located",
     "encode_locate",
     "encode_located",
+    "fetch_pages",
     "hash64",
     "page_chain",
     "rank",

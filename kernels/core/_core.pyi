@@ -15,6 +15,8 @@ MAX_CHAIN_PAGES: int
 MAX_RUNGS: int
 NOT_LENT: int
 """The tier in a descriptor of a page that is not lent."""
+MAX_BATCH: int
+"""Pages of one request to a lender."""
 PAGE_TOKENS: int
 SEGMENT_END: int
 
@@ -239,3 +241,50 @@ class PagePool:
     def total(self) -> int: ...
     def check(self) -> None:
         """RuntimeError naming what does not add up."""
+
+@final
+class PageSlots:
+    """The pages of one tier where other nodes read them: slots in memory, with a generation for each that its owner
+    changes before the slot is written again. Any thread may use it."""
+
+    def __new__(cls, generations: Buffer, pages: Buffer, stride: int, page_bytes: int) -> PageSlots:
+        """`generations`: one u32 per slot; `pages`: as many blocks of `page_bytes`, `stride` bytes apart. The memory is
+        the caller's, and kept while this lives. ValueError for what does not fit together."""
+
+    def copy_from(self, source: PageSlots, descriptors: Buffer, targets: Buffer) -> bytes:
+        """Copies pages of `source`, where `descriptors` (packed, 9 bytes each) say, to slots `targets` (u32) of this,
+        which are the caller's. Returns a status (u8) for each: 0 copied, 1 let go since, 3 no such slot."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def page_bytes(self) -> int: ...
+
+@final
+class Lender:
+    """Sends pages to readers over sockets."""
+
+    def __new__(cls, regions: Sequence[tuple[int, PageSlots]]) -> Lender:
+        """`regions`: slots by tier."""
+
+    rate: int
+    """Bytes per second to all readers together; 0: as fast as it goes."""
+
+    def serve(self, fd: int, idle_s: float, stall_s: float) -> None:
+        """Answers the requests of one reader, in the caller's thread, until the reader closes the socket. The socket
+        blocks. Raises OSError if the reader asks for nothing for `idle_s`, takes nothing for `stall_s`, sends what is
+        no request, or fails."""
+
+    def stats(self) -> dict[str, int]:
+        """`pages` and `bytes` sent, and pages `refused` because they were let go or never there; ever."""
+
+def fetch_pages(
+    fd: int, descriptors: Buffer, slots: PageSlots, targets: Buffer, stall_s: float, timeout_s: float
+) -> tuple[bytes, str | None]:
+    """Asks a lender for pages (`descriptors`, packed) and takes them into `targets` (u32) of `slots`, which are the
+    caller's, in the caller's thread. The socket blocks.
+
+    Returns a status (u8) for each: 0 here, 1 let go since, 2 not what was sent, 3 no such slot, 4 not arrived; and the
+    error, if there was one: then the socket is of no use any more. Nothing for `stall_s`, or not all within
+    `timeout_s`, is one.
+    """

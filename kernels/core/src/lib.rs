@@ -1,6 +1,5 @@
 //! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool,
-//! heat of pages, offers of nodes,
-//! page locator.
+//! heat of pages, offers of nodes, page locator, pages that other nodes read.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
@@ -12,6 +11,8 @@ pub mod keys;
 pub mod locator;
 pub mod offers;
 pub mod pool;
+pub mod slots;
+pub mod stream;
 mod sync;
 
 #[cfg(feature = "python")]

@@ -10,6 +10,7 @@ mod keys;
 mod locator;
 mod offers;
 mod pool;
+mod slots;
 
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -20,5 +21,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     locator::register(module)?;
     offers::register(module)?;
     pool::register(module)?;
+    slots::register(module)?;
     Ok(())
 }

@@ -1,0 +1,66 @@
+"""Ways to read pages of another node: lists of where they lie there, and of host slots to bring them to.
+
+TransferError           nothing can be read from that node this way (any more)
+    OfferError          what it offers is not for us: another page size, another machine, not our secret
+"""
+
+from abc import ABC, abstractmethod
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.shared.names import Tier
+
+Slots = npt.NDArray[np.uint32]
+"""[pages] of slots of the own host tier."""
+
+
+class TransferError(Exception):
+    """Nothing can be read from that node this way."""
+
+
+class OfferError(TransferError):
+    """What the node offers is not for us."""
+
+
+class Status(IntEnum):
+    """What became of one page, as the core says it."""
+
+    OK = 0
+    CHANGED = 1
+    """Let go by the holder since it was located."""
+    DAMAGED = 2
+    """What arrived is not what was sent."""
+    ABSENT = 3
+    """The holder lends no such slot."""
+    LOST = 4
+    """Did not arrive."""
+
+
+class Result(NamedTuple):
+    """What became of a batch."""
+
+    statuses: bytes
+    """A Status for each page."""
+    error: str | None = None
+    """Why pages were lost. The backend is of no use any more then."""
+
+
+class Backend(ABC):
+    """One way to one holder, open. Reads wait, so they are called from a thread of their own, one at a time; `close`
+    may be called from any, also during a read, which then ends."""
+
+    name: str
+    tiers: frozenset[Tier]
+    """Of the holder's, that can be read this way."""
+
+    @abstractmethod
+    def read(self, sources: Descriptors, targets: Slots, timeout_s: float) -> Result:
+        """Pages `sources` of the holder to slots `targets`, one for each, which are the caller's. Both contiguous."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Idempotent."""

@@ -1,0 +1,150 @@
+"""Pages of another node over TCP, straight between sockets and slots; `kernels/core/src/stream.rs` moves the bytes.
+
+Nothing of it runs on an event loop, and no byte of a page passes through Python. A few streams share a batch.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from trunkline.agent.transfer import hello
+from trunkline.agent.transfer.backend import Backend, OfferError, Result, Slots, Status, TransferError
+from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.listener import Listener
+from trunkline.agent.transfer.offer import Offer
+from trunkline.kernels.core import Lender, PageSlots, fetch_pages
+from trunkline.shared.names import Tier
+
+HELLO_S = 2.0
+IDLE_S = 300.0
+"""A connection on which nothing is asked for so long is closed."""
+STALL_S = 10.0
+"""A reader that takes nothing for so long is given up."""
+READ_STALL_S = 1.0
+"""A holder that sends nothing for so long is."""
+NICENESS = 10
+"""Of threads that lend: the engine's go first where there are too few cores."""
+LOCAL_BUFFER = 256 << 10
+"""Bytes in flight to a reader on the same machine. What is in flight is then still in the processor's cache when it is
+taken; far away, the system's own choice is right."""
+
+
+class TcpLending:
+    """The holder's side."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        regions: Iterable[tuple[Tier, PageSlots]],
+        secret: str | None,
+        epoch: int,
+    ) -> None:
+        """Raises OSError if the address cannot be had."""
+        self._secret, self._epoch = secret, epoch
+        lent = list(regions)
+        self._page_bytes = lent[0][1].page_bytes
+        self.lender = Lender(lent)
+        listening = socket.create_server((host, port), family=_family(host))
+        self.port: int = listening.getsockname()[1]
+        self._listener = Listener("lend-tcp", listening, self._serve)
+
+    def close(self) -> None:
+        """Ends all reads. Idempotent."""
+        self._listener.close()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        _tune(peer)
+        peer.settimeout(HELLO_S)
+        hello.lend(peer, self._secret, self._epoch, self._page_bytes)
+        peer.setblocking(True)
+        self.lender.serve(peer.fileno(), IDLE_S, STALL_S)
+
+
+class TcpBackend(Backend):
+    """The reader's side."""
+
+    name = "tcp"
+    tiers = frozenset({Tier.DEVICE, Tier.HOST})
+
+    def __init__(self, offer: Offer, own: PageSlots, secret: str | None, streams: int = 1) -> None:
+        """`own`: the host tier's slots here. Raises TransferError."""
+        if offer.page_bytes != own.page_bytes:
+            raise OfferError(f"its pages are of {offer.page_bytes} bytes, ours of {own.page_bytes}")
+        self._own = own
+        self._streams: list[socket.socket] = []
+        self._threads = ThreadPoolExecutor(streams, "read-tcp") if streams > 1 else None
+        self._map = self._threads.map if self._threads else map
+        self._closed = False
+        self._reading = threading.Lock()
+        """Held while a read uses the sockets' numbers: so long they are not closed."""
+        try:
+            for _ in range(streams):
+                self._streams.append(_connect(offer, secret))
+        except OSError as error:
+            self.close()
+            raise TransferError(f"no connection to {offer.tcp}: {error}") from None
+        except TransferError:
+            self.close()
+            raise
+
+    def read(self, sources: Descriptors, targets: Slots, timeout_s: float) -> Result:
+        with self._reading:
+            if self._closed:
+                return Result(bytes([Status.LOST]) * len(targets), "closed")
+            count = len(self._streams)
+            parts = self._map(
+                self._read,
+                self._streams,
+                np.array_split(sources, count),
+                np.array_split(targets, count),
+                [timeout_s] * count,
+            )
+            results = list(parts)
+        error = next((result.error for result in results if result.error), None)
+        return Result(b"".join(result.statuses for result in results), error)
+
+    def close(self) -> None:
+        self._closed = True
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                stream.shutdown(socket.SHUT_RDWR)
+        with self._reading:
+            for stream in self._streams:
+                stream.close()
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def _read(self, stream: socket.socket, sources: Descriptors, targets: Slots, timeout_s: float) -> Result:
+        stall_s = min(READ_STALL_S, timeout_s)
+        return Result(*fetch_pages(stream.fileno(), sources.data, self._own, targets.data, stall_s, timeout_s))
+
+
+def _connect(offer: Offer, secret: str | None) -> socket.socket:
+    host, _, port = offer.tcp.rpartition(":")
+    holder = socket.create_connection((host.strip("[]"), int(port)), HELLO_S)
+    try:
+        _tune(holder)
+        hello.borrow(holder, secret, offer.epoch, offer.page_bytes)
+    except (OSError, TransferError):
+        holder.close()
+        raise
+    holder.setblocking(True)
+    return holder
+
+
+def _tune(stream: socket.socket) -> None:
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if stream.getsockname()[0] == stream.getpeername()[0]:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LOCAL_BUFFER)
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
