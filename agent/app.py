@@ -91,6 +91,7 @@ def _add_operation(app: FastAPI, node: Node, secret: ClusterSecret, counts: Coun
             node.ready()
         return _json({"status": "ok"})
 
+    @app.get("/health")  # As vLLM and SGLang have it: routers made for them ask for it.
     @app.get("/readyz")
     async def readyz() -> Response:
         node.ready()

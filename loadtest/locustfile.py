@@ -78,6 +78,15 @@ class _Loaded(User):
         self._show(request, answer)
         return answer
 
+    def go_on(self, conversation: Conversation, due: float) -> Answer:
+        """Sends the next request of a conversation, which ends if there is no whole answer to go on from."""
+        answer = self.send(conversation.next(), due)
+        if answer.error or answer.given_up:
+            conversation.end()
+        else:
+            conversation.answered(answer.text)
+        return answer
+
     def _show(self, request: Request, answer: Answer) -> None:
         """Beside the requests, times to first token and between tokens are rows of locust's tables."""
         self.environment.events.request.fire(
@@ -108,14 +117,8 @@ class ClosedLoop(_Loaded):
     @task
     def turn(self) -> None:
         if self.conversation is None or self.conversation.done:
-            self.conversation = self.load.conversation()
-        request = self.conversation.next()
-        answer = self.send(request, time.monotonic())
-        if answer.error or answer.given_up:
-            self.conversation.end()
-        else:
-            self.conversation.answered(answer.text)
-        if answer.error:
+            self.conversation = self.load.new_conversation()
+        if self.go_on(self.conversation, time.monotonic()).error:
             gevent.sleep(_FAILED_PAUSE_S)
 
 
@@ -142,7 +145,15 @@ class OpenLoop(_Loaded):
         if self.sent.full():
             run.refuse()
         else:
-            self.sent.spawn(self.send, request, due)
+            self.sent.spawn(self.send_now, request, due)
+
+    def send_now(self, request: Request | None, due: float) -> None:
+        if request is not None:
+            self.send(request, due)
+        else:
+            conversation = self.load.idle_conversation()
+            self.go_on(conversation, due)
+            self.load.give_back(conversation)
 
     def on_stop(self) -> None:
         """Within --stop-timeout, what is under way is awaited."""

@@ -45,7 +45,7 @@ class Child:
             env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
             start_new_session=True,
             limit=LINE_LIMIT,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         self._reader = asyncio.create_task(self._relay(self._process), name=f"output of {self.name}")
 
@@ -93,7 +93,7 @@ class Child:
             self._on_line(self.name, line)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Runs in the child before exec: a parent that is killed takes its children with it (Linux)."""
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

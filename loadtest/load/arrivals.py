@@ -4,28 +4,26 @@ import random
 from collections.abc import Iterator
 from functools import lru_cache
 
-from trunkline.loadtest.load.conversation import Mix, Request
+from trunkline.loadtest.load.conversation import Request
 from trunkline.loadtest.load.server import Server
 from trunkline.loadtest.load.settings import Settings
 from trunkline.loadtest.load.text import Writer
 from trunkline.loadtest.sim.trace import Record, Trace, load_trace
 from trunkline.shared.errors import ConfigError
 
-Arrival = tuple[float, Request]
-"""Seconds from the start, and what comes then."""
+Arrival = tuple[float, Request | None]
+"""Seconds from the start, and what comes then; None: the next request of some conversation."""
 
 _KEPT_BLOCKS = 4096
 
 
-def at_rate(settings: Settings, mix: Mix) -> Iterator[Arrival]:
+def at_rate(settings: Settings) -> Iterator[Arrival]:
     """Without end; in bursts of `settings.burst`, whose starts are a Poisson process."""
     chance = random.Random(f"{settings.seed} arrivals")
-    at, number = 0.0, 0
+    at = 0.0
     while True:
         at += chance.expovariate(settings.rate / settings.burst)
-        for _ in range(settings.burst):
-            yield at, mix.conversation(number).next()
-            number += 1
+        yield from [(at, None)] * settings.burst
 
 
 def load(settings: Settings, server: Server) -> Trace:

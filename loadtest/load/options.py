@@ -33,6 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("zipf", float, "Exponent of the tenants' popularity.")
     add("api_keys", str, "The tenants' API keys, separated by commas.", "")
     add("rate", float, "Requests per second (open loop). 0: closed loop of --users.")
+    add("open_conversations", int, "With --rate: conversations whose turns arrive.")
     add("burst", int, "With --rate: so many requests come at once.")
     add("trace", str, "Trace file to replay at its own arrival times (open loop).", "")
     add("stretch", float, "Factor on the times between the trace's arrivals.")

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -34,9 +35,11 @@ class Run:
         writer = Writer(server.tokens_per_word)
         self._mix = Mix(settings, writer)
         self._numbers = itertools.count()
+        self._idle: deque[Conversation] = deque()
+        self._open = 0
         trace = arrivals.load(settings, server) if settings.trace is not None else None
         self.arrivals: Iterator[arrivals.Arrival] = (
-            arrivals.at_rate(settings, self._mix) if trace is None else arrivals.of_trace(trace, settings, writer)
+            arrivals.at_rate(settings) if trace is None else arrivals.of_trace(trace, settings, writer)
         )
         self._skipped = trace.skipped if trace is not None else 0
         self.began = time.monotonic()
@@ -44,9 +47,25 @@ class Run:
         self._closed: float | None = None
         self._meter = Meter()
 
-    def conversation(self) -> Conversation:
-        """The next one, for a user of a closed loop."""
+    def new_conversation(self) -> Conversation:
         return self._mix.conversation(next(self._numbers))
+
+    def idle_conversation(self) -> Conversation:
+        """For an arrival of an open loop: the one that has waited longest for its next turn, or a new one.
+
+        It is a new one while fewer than `settings.open_conversations` are open, and also if none of them waits.
+        """
+        if self._idle and self._open >= self.settings.open_conversations:
+            return self._idle.popleft()
+        self._open += 1
+        return self.new_conversation()
+
+    def give_back(self, conversation: Conversation) -> None:
+        """After the answer of an arrival."""
+        if conversation.done:
+            self._open -= 1
+        else:
+            self._idle.append(conversation)
 
     def count(self, request: Request, answer: Answer) -> None:
         """Judges the answer, and counts it if it belongs to the window."""

@@ -39,17 +39,20 @@ def find(url: str | None, settings: Settings) -> Server:
         with httpx.Client(base_url=url, timeout=_TIMEOUT_S, headers=key) as client:
             models = {str(entry["id"]): entry for entry in _asked(client, "GET", "/v1/models")["data"]}
             model = settings.model or next(iter(models), "")
-            if model not in models:
+            try:  # Whatever the list says: some routers have no real one.
+                little = _count(client, model, "a")
+            except ConfigError as error:
+                if model in models:
+                    raise
                 served = ", ".join(models) or "nothing"
-                raise ConfigError(f"--model {model!r}: {url} does not serve it, but {served}")
-            little = _count(client, model, "a")
+                raise ConfigError(f"--model {model!r} is not served, but {served}: {error}") from None
             sample = " ".join(Writer(1.0).sample(_SAMPLE_WORDS))
             per_word = max(0.1, (_count(client, model, sample) - little) / (_SAMPLE_WORDS - 1))
     except httpx.InvalidURL as error:
         raise ConfigError(f"--host {url!r} is no URL such as http://127.0.0.1:8000: {error}") from None
     except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"no server that speaks OpenAI's API at {url}: {error or type(error).__name__}") from None
-    context = models[model].get("max_model_len")
+    context = models.get(model, {}).get("max_model_len")
     if context is not None and settings.trace is None and settings.longest + little > context:
         raise ConfigError(
             f"prompts and answers of up to {settings.longest} tokens do not fit into the context of {model}, which is "

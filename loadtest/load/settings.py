@@ -48,6 +48,8 @@ class Settings:
     """The tenants', in turn; none: requests carry none."""
     rate: float = 0.0
     """Requests per second at exponential intervals, whatever becomes of those before (open loop). 0: closed loop."""
+    open_conversations: int = 100
+    """With a rate: each arrival is the next turn of one of so many conversations, of one that has its last answer."""
     burst: int = 1
     """With a rate: so many come at once, and as much more seldom."""
     trace: Path | None = None
@@ -98,15 +100,13 @@ class Settings:
         for name, least in (("think", 0), ("rate", 0), ("warm_up", 0), ("zipf", 0), ("stretch", 1e-6), ("burst", 1)):
             if not least <= getattr(self, name) <= 1e6:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be from {least:g} to 1e6")
-        for name in ("long", "system", "tenants", "max_open"):
+        for name in ("long", "system", "tenants", "max_open", "open_conversations"):
             if not 1 <= getattr(self, name) <= MAX_TOKENS:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be from 1 to {MAX_TOKENS}")
         if self.trace is not None and self.rate:
             raise ConfigError(f"--rate {self.rate:g} and --trace exclude each other: a trace has its own arrivals")
         if self.burst > 1 and not self.rate:
             raise ConfigError(f"--burst {self.burst} needs a --rate")
-        if self.open_loop and self.turns.high > 1:
-            raise ConfigError("--turns: conversations wait for answers, which arrivals of an open loop do not")
 
 
 def parse_range(text: str, option: str) -> Range:

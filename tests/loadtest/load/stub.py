@@ -49,6 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         prompt = sum(len(message["content"].split()) for message in body["messages"])
         usage = {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
+        if body["model"] != MODEL:
+            return self._answer(404, b"{}")
         if not body.get("stream"):
             return self._answer(200, json.dumps({"usage": usage}).encode())
         bodies = self.server.bodies

@@ -19,7 +19,7 @@ def test_what_is_found() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (Settings(model="nix"), "--model 'nix': .* does not serve it, but stub"),
+        (Settings(model="nix"), "--model 'nix' is not served, but stub: .*404"),
         (Settings(inputs=Range(1, 50_000)), "50128 tokens do not fit into the context of stub, which is 40000"),
     ],
 )

@@ -50,5 +50,3 @@ def test_a_bad_value_is_named(arguments: tuple[str, str]) -> None:
 def test_loops_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="--rate"):
         parsed("--rate", "3", "--trace", "t.jsonl")
-    with pytest.raises(ConfigError, match="--turns"):
-        parsed("--rate", "3", "--turns", "2")
