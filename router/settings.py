@@ -39,6 +39,10 @@ class SchedulerSettings:
 
     prefill_rate: float = 8000.0
     """Tokens per second of a node that has not reported any."""
+    promote_rate: float = 100_000.0
+    """Tokens per second that a node which has not measured it brings from its host tier to the device."""
+    disk_rate: float = 20_000.0
+    """And from disk."""
     decode_s: float = 0.005
     """Seconds by which each request under way on a node delays a prefill there."""
     max_running: int = 64

@@ -109,6 +109,8 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
     """Tokens that the node computes in one step; 0: it does not say."""
     patience: Quantity = 0.0
     """For so many times its own prefill a prompt lets shorter ones pass; 0: first come, first served."""
+    disk_rate: Quantity = 0.0
+    """Tokens whose KV comes from disk to the host tier, per second; 0: not measured yet, or there is no disk tier."""
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True):

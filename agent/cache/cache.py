@@ -237,6 +237,11 @@ class PageCache:
         """Tokens per second whose pages come back from the host tier, as measured; 0: not yet, or there is none."""
         return self._migration.promote_rate if self._migration else 0.0
 
+    @property
+    def disk_rate(self) -> float:
+        """Tokens per second whose pages come from disk to the host tier, as measured; 0: not yet, or there is none."""
+        return self._migration.disk_rate if self._migration else 0.0
+
     def counters(self) -> TierCounters:
         """What moved between tiers, ever."""
         return self._migration.counters() if self._migration else TierCounters()

@@ -134,6 +134,11 @@ class Migration:
         """Tokens per second from the host to the device, as measured; 0: not yet."""
         return self._up.pages_per_s * PAGE_TOKENS
 
+    @property
+    def disk_rate(self) -> float:
+        """Tokens per second from disk to the host, as measured; 0: not yet, or there is no disk."""
+        return self._disk.up.pages_per_s * PAGE_TOKENS if self._disk else 0.0
+
     def counters(self) -> TierCounters:
         """What moved, ever."""
         routes = {

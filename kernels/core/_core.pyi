@@ -33,22 +33,28 @@ def weigh(
     rows: Buffer,
     tiers: Buffer,
     claimed: Buffer,
+    depths: Sequence[int],
     tokens: int,
     per_token: float,
     per_pair: float,
+    weight: float,
 ) -> bytearray:
-    """What each of `rows` (u32, rows of the board) could do for a prompt of so many tokens: work, wait, load (f64).
+    """What each of `rows` (u32, rows of the board) could do for a prompt of so many tokens: work, wait, load, tokens
+    held, time of its last report (f64).
 
-    A row of the board is f64s: fill, time of the report, a wait for each size, a drag for each size. `tiers` are
-    (row, device, host, disk) u32s, tokens that are held there; `claimed` (row, tokens) u32s. The most said of a row
-    counts. Sizes are by bits of the tokens to compute; fewer than `smallest` bits are size 0. Raises ValueError for a
-    row that the board lacks.
+    A row of the board is f64s: load, time of the report, wait, drag, seconds per token from the host tier and from
+    disk, and whether what follows counts: for each size what a prompt of it need not wait, and for each how much more
+    it drags. `tiers` are
+    (row, device, host, disk) u32s, tokens that are held there; `claimed` (row, place in `depths`) u32s. The most said
+    of a row counts. What is held in lower tiers is brought, as far as that makes `work + weight * wait` less. Sizes are
+    by bits of the tokens to compute; fewer than `smallest` bits are size 0. Raises ValueError for a row that the board
+    lacks.
     """
 
 def rank(
-    offers: Buffer, weight: float, limit: float, full_s: float, tie: float, negligible_s: float, draw: float
-) -> bytes:
-    """Positions (u32) of all offers (work, wait, load, f64), by `work + weight * wait`; `full_s` more above `limit`.
+    offers: Buffer, weight: float, limit: float, full_s: float, tie: float, negligible_s: float, draw: float, most: int
+) -> list[int]:
+    """Positions of the best offers, at most so many, by `work + weight * wait`; `full_s` more above `limit`.
 
     Costs within the share `tie`, and `negligible_s`, of the least are equal; `draw` (0 to 1) chooses among them, but
     never one that is worse in work or wait and better in neither.
@@ -148,8 +154,9 @@ class Generations:
     def __new__(cls, max_keys: int) -> Generations:
         """Each of the two has room for `max_keys`."""
 
-    def given(self, keys: Buffer) -> dict[int, int]:
-        """For every node that was given the first key of the chain: how many of its leading keys."""
+    def given(self, keys: Buffer) -> tuple[bytes, list[int]]:
+        """For every node that was given the first key of the chain: (node, place in the list) u32s, by node. The list
+        says how many leading keys that is, ascending."""
 
     def give(self, node: int, keys: Buffer, limit: int) -> int:
         """What the young index lacks of the chain for this node is added, up to `limit` keys. Returns how many."""

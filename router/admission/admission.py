@@ -11,6 +11,7 @@ what it will overtake.
 """
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -29,9 +30,6 @@ from trunkline.shared.wire import Finished, Load
 
 MAX_AWAITED = 16_384
 """Requests whose real cost nodes have yet to report; the oldest ones keep their estimate."""
-
-MAX_LOOKED_AT = 16
-"""Nodes that are looked at for room, best first."""
 
 
 class Admission:
@@ -55,7 +53,7 @@ class Admission:
         self._everybody = Flow("default", Limits(), now)
         self._shared = len(tenants) > 1
         self._holding: set[Lane] = set()
-        self._awaited: dict[str, Passage] = {}
+        self._awaited: OrderedDict[str, Passage] = OrderedDict()
         self._drain = Drain()
         self.held = self.held_bytes = 0
         self.waits = 0
@@ -107,7 +105,7 @@ class Admission:
 
     def prefer(self, one: Passage, placement: Placement) -> Choice:
         """Puts first the best node that it fits on now; if there is none, it waits for the best of all. Returns it."""
-        for rank in range(min(len(placement.order), MAX_LOOKED_AT)):
+        for rank in range(len(placement.order)):
             choice = placement.choice(rank)
             one.room = choice.uncached + int(one.flow.reply_tokens)
             if not choice.load.full if choice.load.lane is None else choice.load.lane.fits(one):
@@ -223,7 +221,7 @@ class Admission:
         if self.fair:
             one.flow.work_s += one.cost
             if len(self._awaited) >= MAX_AWAITED:
-                del self._awaited[next(iter(self._awaited))]
+                self._awaited.popitem(last=False)
             self._awaited[one.request_id] = one
         one.waiter.release()
 

@@ -4,12 +4,12 @@ from collections import deque
 from itertools import islice
 
 from trunkline.router.metrics import Histogram
-from trunkline.router.scheduler.board import ROW_BYTES
+from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.decision import Decision
 
 MAX_BYTES = 32 << 20
 _BYTES = 1400
-_BYTES_PER_NODE = ROW_BYTES + 108
+_BYTES_PER_NODE = 64
 """Of one decision; the most that was measured, for nodes that all hold some of the prompt."""
 SECONDS = (10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3)
 
@@ -25,18 +25,18 @@ class Decisions:
         self._max_bytes = max_bytes
         self._kept: deque[Decision] = deque()
         """Oldest first."""
-        self._board_bytes = 0
-        self._room = 0
+        self._nodes = self._room = 0
 
     def add(self, request_id: str, decision: Decision, seconds: float) -> None:
         """A request was ranked, which took so long."""
         decision.request_id = request_id
         kept = self._kept
         kept.append(decision)
-        if len(decision.board) != self._board_bytes:
-            self._resize(len(decision.board))
+        nodes = cost.count(decision.offers)
+        if nodes != self._nodes:
+            self._resize(nodes)
         while len(kept) > self._room:
-            kept.popleft().board = b""  # The request may be under way, and hold its decision, for long.
+            kept.popleft().forget()
         self.seconds.add(seconds)
         if decision.unknown:
             self.blind += decision.blind
@@ -52,7 +52,7 @@ class Decisions:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def _resize(self, board_bytes: int) -> None:
+    def _resize(self, nodes: int) -> None:
         """The fleet has grown: decisions are larger, and fewer are kept."""
-        self._board_bytes = board_bytes
-        self._room = max(1, self._max_bytes // (_BYTES + board_bytes // ROW_BYTES * _BYTES_PER_NODE))
+        self._nodes = nodes
+        self._room = max(1, self._max_bytes // (_BYTES + nodes * _BYTES_PER_NODE))

@@ -1,4 +1,4 @@
-"""A decision as JSON: costs worked out again by the scheduler's own functions, from the numbers that it kept."""
+"""A decision as JSON, from the numbers that it kept."""
 
 import math
 import time
@@ -9,10 +9,8 @@ import msgspec
 
 from trunkline.router.node import Node
 from trunkline.router.scheduler import cost
-from trunkline.router.scheduler.board import reported_at
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.placement import Match
-from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.settings import SchedulerSettings
 
 
@@ -26,14 +24,16 @@ class _Candidate:
     """Without regard to the load limit."""
     ranked: float
     """With regard to it."""
-    told_at: float
-    """When it last reported its load."""
     summary: str
     """`known`, `unknown`, or `assumed`: the node has no events."""
     tiers: dict[str, int]
     """Tokens of the prompt that its summary says it holds, `claimed`: expected beyond,
     because recently placed, and `pulled`: to be brought from another node."""
-    matched: int
+
+    @property
+    def matched(self) -> int:
+        """Tokens that it was expected not to compute."""
+        return int(self.offer[3])
 
 
 def brief(decision: Decision, settings: SchedulerSettings, now: float) -> dict[str, object]:
@@ -78,31 +78,19 @@ def _brief(
 
 def _candidates(decision: Decision, settings: SchedulerSettings) -> list[_Candidate]:
     """In the order in which the ranking numbers them."""
-    prices = Prices.of(decision.per_token, decision.per_pair)
-    packed = bytearray()
-    for match in decision.matches:
-        part = cost.weigh(decision.board, match.group.numbers, match.tiers, match.claimed, decision.tokens, prices)
-        for at, pull in match.pulls.items():
-            cost.replace(part, at, pull.offer)
-        packed += part
-    if decision.reliefs is not None:
-        cost.relieve(packed, decision.reliefs)
-    offers = cost.unpacked(packed)
+    offers = cost.unpacked(decision.offers)
     costs = cost.costs(offers, decision.weight, math.inf)
     ranked = cost.costs(offers, decision.weight, settings.load_limit)
     numbers = zip(offers, costs, ranked, strict=True)
     candidates = []
     for match in decision.matches:
-        tiers, expected = _tiers(match), match.held()
+        tiers, claimed = _tiers(match), match.claims()
         for at, node in enumerate(match.group.nodes):
-            told_at = reported_at(decision.board, node.index)
             summary = "assumed" if match.group.assumed else "unknown" if node.index in decision.unknown else "known"
             held = tiers.get(node.index, {"device": 0, "host": 0, "disk": 0})
-            matched = expected.get(node.index, 0)
-            held["claimed"] = max(0, matched - sum(held.values()))
+            held["claimed"] = max(0, claimed.get(node.index, 0) - sum(held.values()))
             held["pulled"] = match.pulls[at].tokens if at in match.pulls else 0
-            matched += held["pulled"]
-            candidates.append(_Candidate(node, *next(numbers), told_at, summary, held, matched))
+            candidates.append(_Candidate(node, *next(numbers), summary, held))
     return candidates
 
 
@@ -122,8 +110,8 @@ def _tried(decision: Decision) -> list[Node]:
 
 
 def _shown(candidate: _Candidate, decision: Decision, settings: SchedulerSettings) -> dict[str, object]:
-    told_at = candidate.told_at
-    terms = dict(zip(cost.TERMS, candidate.offer, strict=True))
+    *shown, _, told_at = candidate.offer
+    terms = dict(zip(cost.TERMS, shown, strict=True))
     return {
         "node": candidate.node.name,
         "cost_s": candidate.cost,

@@ -1,5 +1,7 @@
 """Compares what placements promised with what nodes found, and learns from it how many bytes a token has."""
 
+from collections import OrderedDict
+
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.placement import Placement
 from trunkline.shared.wire import Finished
@@ -16,7 +18,7 @@ class Accuracy:
 
     def __init__(self, bytes_per_token: float) -> None:
         self._prior = bytes_per_token
-        self._waiting: dict[str, tuple[Decision, int, int]] = {}
+        self._waiting: OrderedDict[str, tuple[Decision, int, int]] = OrderedDict()
         """With tokens expected and bytes of text, by request."""
         self._seen: dict[str, tuple[float, float]] = {}
         """Bytes and tokens by model, older ones fading."""
@@ -31,7 +33,7 @@ class Accuracy:
         """The node will report how many of the `matched` tokens it really had."""
         waiting = self._waiting
         if len(waiting) >= MAX_WAITING:
-            del waiting[next(iter(waiting))]
+            waiting.popitem(last=False)  # A dict would look for its first item among all that were deleted.
         waiting[request_id] = (placement.decision, matched, placement.text_bytes)
 
     def finished(self, finished: Finished) -> None:

@@ -48,7 +48,7 @@ class Claims:
         # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
         self._generations = Generations(2 * self._half_keys)
         self.match = self._generations.given
-        """Number of leading keys of a sample that are claimed, by node index."""
+        """Who has claims on a sample: (node index, place in the list) u32s; the list says how many leading keys."""
         self.forget = self._generations.clear
         """Every claim on the node is void."""
         self.keys = self._generations.keys

@@ -26,13 +26,17 @@ than waiting for it as long: a second copy of it takes the place of something el
 NEGLIGIBLE_S = 0.001
 """Costs closer than this are equal: less than the network's own jitter."""
 _FULL_S = 1e9
-_OFFER = struct.Struct("3d")
+MOST_RANKED = 16
+"""Nodes that are told in the order of their costs: nobody tries more."""
+_OFFER, _TERMS = struct.Struct("5d"), 5
+_MATCHED = struct.Struct("24x d")
 
-Offer = tuple[float, float, float]
-"""What a node could do for a request: work and wait in seconds, and its load, 1 when it is full. The wait at
-a fast node may be negative, but never by more than the work."""
+Offer = tuple[float, float, float, float, float]
+"""What a node could do for a request: work and wait in seconds, its load, 1 when it is full, tokens of the prompt that
+it need not compute, and when it last reported (-inf: never). The wait at a fast node may be negative, but never by more
+than the work."""
 TERMS = ("work_s", "wait_s", "load")
-"""Names of an offer's parts, for people."""
+"""Names of an offer's first parts, for people."""
 
 
 def queue_weight(rho: float) -> float:
@@ -41,21 +45,43 @@ def queue_weight(rho: float) -> float:
 
 
 def weigh(
-    board: bytes | bytearray, nodes: bytes, tiers: bytes, claimed: bytes, tokens: int, prices: Prices
+    board: bytes | bytearray,
+    nodes: bytes,
+    tiers: bytes,
+    claimed: bytes,
+    depths: Sequence[int],
+    tokens: int,
+    prices: Prices,
+    weight: float,
 ) -> bytearray:
     """The offers of nodes (u32s, numbers in the index) for a prompt of so many tokens, packed.
 
         work = prices.seconds(uncached, matched)
-        wait = waits[size] + work * drags[size]           of the node's row of the board, size_of(uncached)
+        wait = max(wait_s - passed[size], promotion) + work * (excess + longer[size])       size = size_of(uncached)
+        promotion = tokens in the host tier * host_s + tokens on disk * disk_s
 
-    What a node has is what `tiers` ((node, device, host, disk) u32s) or `claimed` ((node, tokens) u32s) say, whichever
-    is more. One token at least is always computed.
+    The second line is of the node's row of the board. What a node has is what `tiers` ((node, device, host, disk) u32s)
+    or `claimed` ((node, place in `depths`) u32s, and there the tokens) say, whichever is more. It promotes all, or what
+    is in the host tier, or nothing, whichever costs least; pages come while the request waits for its turn. One token
+    at least is always computed.
     """
-    return core_weigh(board, SIZES, SMALLEST, nodes, tiers, claimed, tokens, prices.per_token, prices.per_pair)
+    return core_weigh(
+        board, SIZES, SMALLEST, nodes, tiers, claimed, depths, tokens, prices.per_token, prices.per_pair, weight
+    )
 
 
 def unpacked(offers: bytes | bytearray) -> list[Offer]:
     return list(_OFFER.iter_unpack(offers))
+
+
+def count(offers: bytes | bytearray) -> int:
+    return len(offers) // _OFFER.size
+
+
+def matched(offers: bytes | bytearray, at: int) -> int:
+    """Tokens that the node at that position need not compute."""
+    tokens: float = _MATCHED.unpack_from(offers, at * _OFFER.size)[0]
+    return int(tokens)
 
 
 def replace(offers: bytearray, at: int, offer: Offer) -> None:
@@ -67,12 +93,12 @@ def relieve(offers: bytearray, reliefs: Sequence[float]) -> None:
     """Of each wait so many seconds do not count, for the request overtakes them."""
     with memoryview(offers).cast("d") as terms:
         for at, relief in enumerate(reliefs):
-            terms[3 * at + 1] -= relief
+            terms[_TERMS * at + 1] -= relief
 
 
 def costs(offers: Sequence[Offer], weight: float, limit: float) -> list[float]:
     """Of each offer. Those above `limit` cost more than any below it."""
-    return [work + weight * wait + (_FULL_S if load > limit else 0.0) for work, wait, load in offers]
+    return [work + weight * wait + (_FULL_S if load > limit else 0.0) for work, wait, load, _, _ in offers]
 
 
 def near_bound(best: float, tie: float) -> float:
@@ -82,9 +108,9 @@ def near_bound(best: float, tie: float) -> float:
 
 
 def rank(offers: bytes | bytearray, weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
-    """Positions of all offers, best first. `weight` is of the wait.
+    """Positions of the best offers, MOST_RANKED at most, best first. `weight` is of the wait.
 
     Nodes above `limit` come after those below it: a hit does not excuse joining a full node. Among those whose costs
     differ by less than the share `tie`, chance decides, but never for one that is worse in work and wait.
     """
-    return memoryview(core_rank(offers, weight, limit, _FULL_S, tie, NEGLIGIBLE_S, chance.random())).cast("I").tolist()
+    return core_rank(offers, weight, limit, _FULL_S, tie, NEGLIGIBLE_S, chance.random(), MOST_RANKED)

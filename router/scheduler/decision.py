@@ -25,17 +25,13 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     tokens: int
     """Of the whole prompt, estimated."""
     matches: "Sequence[Match]"
-    board: bytes
-    """Copy of the nodes' accounts, see `board`; empty when the decision is forgotten."""
+    """Empty when the decision is forgotten."""
+    offers: bytes | bytearray
+    """Of all nodes of all matches, see `cost`; empty when the decision is forgotten."""
     weight: float
     """Of the wait."""
-    per_token: float
-    per_pair: float
-    """The fleet's prices."""
     unknown: Set[int]
     """Nodes, by number in the index, that have a summary which the router did not know."""
-    reliefs: Sequence[float] | None
-    """Of each candidate's wait, what the request overtakes; None: nothing, for there are no fair shares."""
 
     request_id: str = ""
     node: Node | None = None
@@ -54,6 +50,10 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     """Why the response is not whole."""
     finished: Finished | None = None
     """What the node reported."""
+
+    def forget(self) -> None:
+        """What is large of it: the request may be under way for long, and hold it."""
+        self.matches, self.offers = (), b""
 
     def refused(self, error: RequestError) -> None:
         """Instead of a response there was an error."""

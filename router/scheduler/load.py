@@ -17,14 +17,14 @@ report says beyond them all is of somebody who tells nothing.
 """
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from trunkline.router.scheduler.board import writer
+from trunkline.router.scheduler.board import Row
+from trunkline.router.scheduler.bus import Bus
 from trunkline.router.scheduler.link import Link
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
 from trunkline.router.scheduler.share import NO_SHARE, Share
-from trunkline.router.scheduler.sizes import SIZES, Sizes
+from trunkline.router.scheduler.sizes import NOBODY, Sizes
 from trunkline.router.scheduler.window import WINDOW_S, Recent
 from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import Finished, Load
@@ -54,25 +54,28 @@ class NodeLoad:
         "_reported",
         "_reported_at",
         "_reported_in",
+        "_row",
         "_shared",
-        "_show",
         "_sizes",
         "_work_at",
         "_work_share",
-        "drags",
+        "bus",
+        "excess",
         "fill",
         "full",
         "held_s",
         "lane",
         "link",
+        "longer",
         "pace",
+        "passed",
         "pending",
         "prefill_rate",
         "room",
         "running",
         "spare",
         "step_tokens",
-        "waits",
+        "wait_s",
     )
 
     def __init__(
@@ -81,12 +84,13 @@ class NodeLoad:
         max_running: int,
         decode_s: float,
         now: float,
-        show: Callable[..., None],
+        row: Row,
+        bus: Bus,
         dirty: list["NodeLoad"],
     ) -> None:
-        """`show` is told the account whenever it is priced: `board.writer`. `dirty` gets it when it must be."""
+        """`row` is told the account whenever it is priced. `dirty` gets it when it must be."""
         self._prices = prices
-        self._show = show
+        self._row = row
         self._dirty = dirty
         self._priced = False
         self.pace = Pace(prices)
@@ -94,20 +98,22 @@ class NodeLoad:
         """Placed by this router and not finished."""
         self.pending = 0
         """Uncached tokens placed by this router whose response has not begun."""
-        self.waits = [0.0] * SIZES
-        """By size: what a request that is placed now waits for. For the last one all that is there; less for those that
-        pass longer ones."""
-        self.drags = [0.0] * SIZES
-        """By size: what each second of its work costs besides. What the node needs on top of a node like the fleet, and
-        a second for each longer prompt that is held up. Negative at a fast node."""
+        self.wait_s = 0.0
+        """What a request that is placed now waits for, if it passes none."""
+        self.excess = 0.0
+        """What the node needs for a second of work on top of a node like the fleet. Negative at a fast node."""
+        self.passed, self.longer = NOBODY
+        """By size: seconds of `wait_s` that a request does not wait for, and how many longer prompts each second of its
+        work holds up."""
         self.fill = 0.0
         """Share of the node's batch that is taken; above 1 when requests wait."""
         self.full = False
         """Whether its batch is taken, as far as its size is known: what comes now would queue there."""
         self.held_s = 0.0
-        """Prefill of requests that wait at the router for this node; part of `waits`."""
+        """Prefill of requests that wait at the router for this node; part of `wait_s`."""
         self.lane: Lane | None = None
         """The admission's, if it had to do with this node yet."""
+        self.bus = bus
         self.link = Link()
         self.room = 0
         """Tokens that the cache takes without pushing anything out, as last reported."""
@@ -193,6 +199,7 @@ class NodeLoad:
         self._believed_until = now + WINDOW_S
         self._passes = load.patience > 0.0
         self.step_tokens = load.step_tokens
+        self.bus.report(load.promote_rate, load.disk_rate)
         self.link.report(load.link_rate, load.pulling_tokens, load.lending_tokens, now)
         for tier in load.tiers:
             if tier.tier == Tier.DEVICE:
@@ -222,7 +229,7 @@ class NodeLoad:
 
     def retire(self) -> None:
         """Another account is kept of the node from here on; this one goes on for what is still under way on it."""
-        self._show = writer(bytearray(), 0)
+        self._row = Row(bytearray(), 0)
 
     def turn(self, now: float) -> None:
         """Time has gone by: what was reported too long ago is not believed any more. Prices the account."""
@@ -257,19 +264,18 @@ class NodeLoad:
         left = 1.0 - computed / pending if computed > 0 else 1.0
         seconds = (pending * prices.per_token + (self._pairs + shared.pairs) * prices.per_pair) * slowness * left
         requests = self.running + shared.running + self._others
-        wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
-        excess = slowness - 1.0
+        self.wait_s = wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
+        self.excess = slowness - 1.0
         if self._passes and seconds > 0.0:
             scale = slowness * left
-            passed, counts = self._sizes.passed(
+            self.passed, self.longer = self._sizes.passed(
                 shared.sizes, prices.per_token * scale, prices.per_pair * scale, self.step_tokens
             )
-            self.waits = [wait_s - behind for behind in passed]
-            self.drags = [excess + count for count in counts]
+            self._row.passing(*self.passed, *self.longer)
         else:
-            self.waits = [wait_s] * SIZES
-            self.drags = [excess] * SIZES
-        self._show(self.fill, self._reported_at, *self.waits, *self.drags)
+            self.passed, self.longer = NOBODY
+        bus, passes = self.bus, self.passed is not NOBODY[0]
+        self._row.account(self.fill, self._reported_at, wait_s, self.excess, bus.host_s, bus.disk_s, passes)
 
     def _recent_work(self, now: float) -> float:
         return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)

@@ -1,12 +1,13 @@
 """The scheduler's answer for one request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
 
 from trunkline.router.nodes import Node
+from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.pull import Pull
@@ -54,7 +55,8 @@ class Match(msgspec.Struct, gc=False):
     tiers: bytes
     """What summaries say of it: (node, device, host, disk) u32s."""
     claimed: bytes
-    """What nodes will hold because of what was just placed: (node, tokens) u32s."""
+    """What nodes will hold because of what was just placed: (node, place in `depths`) u32s."""
+    depths: Sequence[int]
     pulls: Mapping[int, Pull] = NO_PULLS
     """By position in the group: what is better done with a pull."""
 
@@ -63,16 +65,17 @@ class Match(msgspec.Struct, gc=False):
         flat = iter(memoryview(self.tiers).cast("I"))
         return {node: device + host + disk for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)}
 
+    def claims(self) -> dict[int, int]:
+        """What claims say."""
+        flat = iter(memoryview(self.claimed).cast("I"))
+        return {node: self.depths[place] for node, place in zip(flat, flat, strict=True)}
+
     def held(self) -> dict[int, int]:
         """From summaries or from claims, whichever says more."""
-        held, flat = self.known(), iter(memoryview(self.claimed).cast("I"))
-        for node, tokens in zip(flat, flat, strict=True):
+        held = self.known()
+        for node, tokens in self.claims().items():
             held[node] = max(tokens, held.get(node, 0))
         return held
-
-    def matched(self, node: int) -> int:
-        """Of `held`, one node's."""
-        return max(_of(self.tiers, 4, node), _of(self.claimed, 2, node))
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +85,9 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     claims: list[bytes]
     """Sample of the prompt's chain for each of them."""
     order: list[int]
-    """Of all nodes of all matches, numbered one group after the other."""
+    """The best of all nodes of all matches, numbered one group after the other."""
+    offers: bytes | bytearray
+    """Of all of them, see `cost`."""
     tokens: int
     text_bytes: int
     decision: Decision
@@ -94,25 +99,12 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
             group = match.group
             if at < len(group.nodes):
                 node = group.nodes[at]
-                matched, load = match.matched(node.index), group.loads[at]
+                matched, load = cost.matched(self.offers, self.order[rank]), group.loads[at]
+                uncached = max(1, self.tokens - matched)
                 pull = match.pulls.get(at)
                 if pull is None:
-                    return Choice(node, load, claim, group.assumed, matched, max(1, self.tokens - matched))
-                matched += pull.tokens
-                uncached = max(1, self.tokens - matched)
+                    return Choice(node, load, claim, group.assumed, matched, uncached)
                 source = group.nodes[pull.source]
                 return Choice(node, load, claim, group.assumed, matched, uncached, source, pull.tokens)
             at -= len(group.nodes)
         raise IndexError(f"no candidate of rank {rank}")
-
-
-def _of(rows: bytes, width: int, node: int) -> int:
-    """Sum of what a row of u32s says of the node in its first column; 0 if there is none."""
-    if not rows:
-        return 0
-    flat = memoryview(rows).cast("I").tolist()
-    nodes = flat[::width]
-    if node not in nodes:
-        return 0
-    at = width * nodes.index(node)
-    return sum(flat[at + 1 : at + width])

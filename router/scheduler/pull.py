@@ -12,6 +12,7 @@ it would push the copy out before its turn comes, nothing is pulled.
 """
 
 from collections.abc import Sequence
+from heapq import nsmallest
 
 import msgspec
 
@@ -54,17 +55,19 @@ def pulls(
     size, lender = size_of(uncached), loads[source]
     rest_s = prices.seconds(uncached, tokens - uncached)
     found = {}
-    for at in sorted(range(len(loads)), key=lambda position: loads[position].waits[size])[:READERS]:
+    waits = [load.wait_s - load.passed[size] for load in loads]
+    for at in nsmallest(READERS, range(len(loads)), key=waits.__getitem__):
         load, own = loads[at], held.get(at, 0)
         count = longest - own
         if count <= 0 or not load.link.rate or load.pending + count > load.spare:
             continue
+        own_work, own_wait, fill, _, told_at = offers[at]
         work = rest_s + (reuse * prices.seconds(count, own) if count > load.room else 0.0)
         hidden_s = min(rest_s, load.step_tokens * prices.per_token)
         pull_s = LATENCY_S + load.link.seconds(lender.link, count, now) - hidden_s
-        wait = max(load.waits[size], pull_s) + rest_s * load.drags[size]
-        if work + weight * wait < offers[at][0] + weight * offers[at][1]:
-            found[at] = Pull(source, count, (work, wait, load.fill))
+        wait = max(waits[at], pull_s) + rest_s * (load.excess + load.longer[size])
+        if work + weight * wait < own_work + weight * own_wait:
+            found[at] = Pull(source, count, (work, wait, fill, longest, told_at))
     return found
 
 

@@ -11,8 +11,10 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node, NodeListener
-from trunkline.router.scheduler import board, cost, pull
+from trunkline.router.scheduler import cost, pull
 from trunkline.router.scheduler.accuracy import Accuracy
+from trunkline.router.scheduler.board import Row
+from trunkline.router.scheduler.bus import Bus
 from trunkline.router.scheduler.claims import Claims, sample, unsampled
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
@@ -90,32 +92,23 @@ class Scheduler(NodeListener):
             chain = keys.chain(group.namespace)
             claim = sample(chain)
             claims.append(claim)
-            match = self._match(group, chain, claim, keys)
+            assumed = group.assumed
+            claimed, counts = (self.assumed_claims if assumed else self.burst_claims).match(claim)
+            depths = [keys.tokens_at(unsampled(count, chain)) for count in counts]
+            match = Match(group, b"" if assumed else self._index.match(chain), claimed, depths)
             matches.append(match)
-            part = cost.weigh(self._board, group.numbers, match.tiers, match.claimed, tokens, prices)
+            part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, tokens, prices, weight)
             if self._linked and match.tiers:
                 self._pull(match, part, tokens, now)
             parts.append(part)
         offers = parts[0] if len(parts) == 1 else bytearray().join(parts)
-        reliefs = None
         if relief is not None:
             loads = [load for match in matches for load in match.group.loads]
-            reliefs = [relief(load, work) for load, (work, _, _) in zip(loads, cost.unpacked(offers), strict=True)]
-            cost.relieve(offers, reliefs)
+            works = [offer[0] for offer in cost.unpacked(offers)]
+            cost.relieve(offers, list(map(relief, loads, works)))
         order = cost.rank(offers, weight, settings.load_limit, settings.tie, self._chance)
-        decision = Decision(
-            now,
-            prompt.model,
-            tokens,
-            matches,
-            bytes(self._board),
-            weight,
-            prices.per_token,
-            prices.per_pair,
-            self._unknown,
-            reliefs,
-        )
-        return Placement(matches, claims, order, tokens, keys.text_bytes, decision)
+        decision = Decision(now, prompt.model, tokens, matches, offers, weight, self._unknown)
+        return Placement(matches, claims, order, offers, tokens, keys.text_bytes, decision)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
@@ -148,9 +141,15 @@ class Scheduler(NodeListener):
         load = self._loads.get(node)
         if load is None:
             settings = self._settings
-            show = board.writer(self._board, node.index)
-            load = NodeLoad(self.prices, settings.max_running, settings.decode_s, self._clock(), show, self._dirty)
-            self._loads[node] = load
+            load = self._loads[node] = NodeLoad(
+                self.prices,
+                settings.max_running,
+                settings.decode_s,
+                self._clock(),
+                Row(self._board, node.index),
+                Bus(settings.promote_rate, settings.disk_rate),
+                self._dirty,
+            )
         return load
 
     def forget(self, node: Node) -> None:
@@ -184,22 +183,6 @@ class Scheduler(NodeListener):
             self._linked = any(load.link.rate for load in loads)
             self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
         return self._queue_weight
-
-    def _match(self, group: Group, chain: bytes, claim: bytes, keys: PromptKeys) -> Match:
-        """What summaries and claims say of the prompt."""
-        given = (self.assumed_claims if group.assumed else self.burst_claims).match(claim)
-        claimed = b""
-        if given:
-            counted: dict[int, int] = {}
-            pairs = array("I")
-            for node, count in given.items():
-                tokens = counted.get(count)
-                if tokens is None:
-                    tokens = counted[count] = keys.tokens_at(unsampled(count, chain))
-                pairs.append(node)
-                pairs.append(tokens)
-            claimed = pairs.tobytes()
-        return Match(group, b"" if group.assumed else self._index.match(chain), claimed)
 
     def _pull(self, match: Match, offers: bytearray, tokens: int, now: float) -> None:
         """Replaces the offers of nodes that had better pull. What is claimed is not there yet, so nobody lends it."""

@@ -5,6 +5,7 @@ A size is an octave of tokens to compute. Of one size the earlier prompt goes fi
 for long is passed no more is left out: it is so on all nodes alike when queues are long.
 """
 
+from collections.abc import Sequence
 from operator import add
 
 SIZES = 12
@@ -23,6 +24,9 @@ _SIZE_OF_BITS = [min(max(bits - SMALLEST, 0), SIZES - 1) for bits in range(65)]
 Told = tuple[int, ...]
 """Tokens of each size, then pairs of each, then numbers: what routers tell each other."""
 NOTHING: Told = (0,) * (3 * SIZES)
+Passing = tuple[Sequence[float], Sequence[int]]
+"""By size: seconds of prefill that one of it need not wait for, and how many prompts are above it."""
+NOBODY: Passing = ((0.0,) * SIZES, (0,) * SIZES)
 
 
 class Sizes:
@@ -49,13 +53,9 @@ class Sizes:
     def told(self) -> Told:
         return tuple(self._rows)
 
-    def passed(
-        self, others: Told, per_token: float, per_pair: float, step_tokens: int
-    ) -> tuple[list[float], list[int]]:
-        """For each size: seconds of prefill that one of it need not wait for, and how many prompts are above it.
-
-        That is the prefill of those above, but for half a step of them: a step that has begun is not left. `others`:
-        what other routers told of theirs.
+    def passed(self, others: Told, per_token: float, per_pair: float, step_tokens: int) -> Passing:
+        """What one does not wait for is the prefill of those above, but for half a step of them: a step that has begun
+        is not left. `others`: what other routers told of theirs.
         """
         rows = self._rows if others is NOTHING else list(map(add, self._rows, others))
         seconds, counts = [0.0] * SIZES, [0] * SIZES

@@ -65,7 +65,10 @@ def test_generations_are_like_their_model(steps: list[tuple[object, ...]], chain
                 model.young.pop(node, None)
                 model.old.pop(node, None)
         for keys in chains:
-            assert generations.given(packed(keys)) == model.given(keys)
+            given, counts = generations.given(packed(keys))
+            flat = iter(memoryview(given).cast("I"))
+            assert {node: counts[place] for node, place in zip(flat, flat, strict=True)} == model.given(keys)
+            assert counts == sorted(set(counts))
     both = (set().union(*generation.values()) for generation in (model.young, model.old))
     assert generations.keys() == sum(map(len, both))
 

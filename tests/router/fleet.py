@@ -7,7 +7,6 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node
-from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.scheduler import Scheduler, Ticket
 from trunkline.router.scheduler.sizes import size_of
@@ -22,10 +21,11 @@ SPACE = Namespace("f00d", "float32", "layout")
 RATE = 1000.0
 
 
-def offer(load: NodeLoad, uncached: int, work: float) -> cost.Offer:
-    """What the node could do for a request of so many tokens and seconds."""
+def offer(load: NodeLoad, uncached: int, work: float) -> tuple[float, float, float]:
+    """What the node could do for a request of so many tokens and seconds: work, wait, load."""
     size = size_of(uncached)
-    return work, load.waits[size] + work * load.drags[size], load.fill
+    wait_s = load.wait_s - load.passed[size] + work * (load.excess + load.longer[size])
+    return work, wait_s, load.fill
 
 
 class ExactNode(Node):

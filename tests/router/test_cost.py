@@ -13,18 +13,25 @@ from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.scheduler.sizes import SIZES, size_of
 
 seconds = st.floats(0, 100)
-offers = st.lists(st.tuples(seconds, seconds, st.floats(0, 2)), min_size=1, max_size=12)
+Terms = tuple[float, float, float]
+"""Of an offer: work, wait, load."""
+offers = st.lists(st.tuples(seconds, seconds, st.floats(0, 2)), min_size=1, max_size=20)
 
 
-def rank(given_offers: list[cost.Offer], weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
+def packed(given_offers: list[Terms]) -> bytearray:
+    offers = bytearray(40 * len(given_offers))
+    for at, terms in enumerate(given_offers):
+        cost.replace(offers, at, (*terms, 0.0, 0.0))
+    return offers
+
+
+def rank(given_offers: list[Terms], weight: float, limit: float, tie: float, chance: random.Random) -> list[int]:
     """Of the core; the same as of a model in Python that draws the same lot."""
-    packed = bytearray(24 * len(given_offers))
-    for at, offer in enumerate(given_offers):
-        cost.replace(packed, at, offer)
     model = random.Random()
     model.setstate(chance.getstate())
-    order = cost.rank(packed, weight, limit, tie, chance)
-    assert order == _ranked(given_offers, weight, limit, tie, model.random())
+    offers = packed(given_offers)
+    order = cost.rank(offers, weight, limit, tie, chance)
+    assert order == _ranked(cost.unpacked(offers), weight, limit, tie, model.random())[: cost.MOST_RANKED]
     return order
 
 
@@ -32,62 +39,78 @@ def _ranked(given_offers: list[cost.Offer], weight: float, limit: float, tie: fl
     costs = cost.costs(given_offers, weight, limit)
     order = sorted(range(len(costs)), key=costs.__getitem__)
     bound = cost.near_bound(costs[order[0]], tie)
-    near = [at for place, at in enumerate(order) if place == 0 or costs[at] <= bound]
-    chosen = int(draw * len(near))
-    work, wait, _ = given_offers[near[chosen]]
-    for position, at in enumerate(near):
-        other_work, other_wait, _ = given_offers[at]
+    near = [at for at in range(len(costs)) if at == order[0] or costs[at] <= bound]
+    chosen = near[int(draw * len(near))]
+    work, wait, *_ = given_offers[chosen]
+    for at in near:
+        other_work, other_wait, *_ = given_offers[at]
         if other_work <= work and other_wait <= wait and (other_work < work or other_wait < wait):
-            chosen, work, wait = position, other_work, other_wait
-    order.insert(0, order.pop(chosen))
-    return order
+            chosen, work, wait = at, other_work, other_wait
+    order.remove(chosen)
+    return [chosen, *order]
 
 
 _nodes = st.lists(st.integers(0, 9), unique=True, max_size=10)
 _tokens = st.integers(0, 200_000)
+_ROW = 4 + 2 * SIZES
 
 
 @given(
     _nodes,
-    st.lists(st.lists(st.floats(-10, 100), min_size=2 * SIZES, max_size=2 * SIZES), min_size=10, max_size=10),
+    st.lists(st.lists(st.floats(0, 100), min_size=_ROW, max_size=_ROW), min_size=10, max_size=10),
     st.lists(st.tuples(st.integers(0, 12), _tokens, _tokens, _tokens), max_size=6, unique_by=lambda row: row[0]),
-    st.lists(st.tuples(st.integers(0, 12), _tokens), max_size=6, unique_by=lambda row: row[0]),
-    _tokens,
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), max_size=6, unique_by=lambda row: row[0]),
+    st.lists(_tokens, min_size=3, max_size=3),
+    st.integers(1, 200_000),
 )
 def test_offers_are_what_the_formulas_say(
     nodes: list[int],
     rows: list[list[float]],
     tiers: list[tuple[int, int, int, int]],
     claimed: list[tuple[int, int]],
+    depths: list[int],
     tokens: int,
 ) -> None:
     accounts, prices = bytearray(), Prices.of(1e-4, 1e-9)
-    for node, row in enumerate(rows):
-        board.writer(accounts, node)(node / 10, 0.0, *row)
-    packed = [array("I", [number for row in of for number in row]).tobytes() for of in (tiers, claimed)]
+    for node, (wait_s, excess, host_s, disk_s, *by_size) in enumerate(rows):
+        row = board.Row(accounts, node)
+        row.account(node / 10, -node, wait_s, excess, host_s / 1e4, disk_s / 1e4, node % 3)
+        row.passing(*by_size)
+    rows_of = [array("I", [number for row in of for number in row]).tobytes() for of in (tiers, claimed)]
     numbers = array("I", nodes).tobytes()
-    offers = cost.unpacked(cost.weigh(accounts, numbers, *packed, tokens, prices))
-    for node, (work, wait, load) in zip(nodes, offers, strict=True):
-        held = max([0, *(sum(row[1:]) for row in (*tiers, *claimed) if row[0] == node)])
-        uncached = max(1, tokens - held) if held else tokens
-        size = size_of(uncached)
-        assert work == pytest.approx(prices.seconds(uncached, max(0, tokens - uncached)))
-        assert wait == pytest.approx(rows[node][size] + work * rows[node][SIZES + size])
-        assert load == node / 10
+    offers = cost.unpacked(cost.weigh(accounts, numbers, *rows_of, depths, tokens, prices, 0.5))
+    for node, (work, wait, load, matched, told_at) in zip(nodes, offers, strict=True):
+        wait_s, excess, host_s, disk_s, *by_size = rows[node]
+        device, host, disk = next((row[1:] for row in tiers if row[0] == node), (0, 0, 0))
+        claim = next((depths[place] for one, place in claimed if one == node), 0)
+        if claim >= device + host + disk:
+            device, host, disk = claim, 0, 0
+        possible = []
+        for promoted, on_disk in ((host, disk), (host, 0), (0, 0)):
+            held = device + promoted + on_disk
+            uncached = max(1, tokens - held)
+            size = size_of(uncached)
+            own = prices.seconds(uncached, max(0, tokens - uncached))
+            passed, longer = (by_size[size], by_size[SIZES + size]) if node % 3 else (0.0, 0.0)
+            queue = max(wait_s - passed, (promoted * host_s + on_disk * disk_s) / 1e4)
+            possible.append((own, queue + own * (excess + longer), held))
+        assert work + 0.5 * wait == pytest.approx(min(own + 0.5 * queue for own, queue, _ in possible))
+        assert any((own, queue, held) == pytest.approx((work, wait, matched)) for own, queue, held in possible)
+        assert (load, told_at) == (node / 10, -node)
 
 
 def test_a_node_without_an_account_is_an_error() -> None:
     with pytest.raises(ValueError, match="row 3"):
-        cost.weigh(b"", array("I", [3]).tobytes(), b"", b"", 10, Prices(1.0))
+        cost.weigh(b"", array("I", [3]).tobytes(), b"", b"", [], 10, Prices(1.0), 0.5)
 
 
 @given(offers, st.floats(0, 1), st.integers())
 def test_ranking_is_a_permutation_and_its_first_is_beaten_by_none(
-    given_offers: list[cost.Offer], rho: float, seed: int
+    given_offers: list[Terms], rho: float, seed: int
 ) -> None:
     weight = cost.queue_weight(rho)
     order = rank(given_offers, weight, 0.9, 0.05, random.Random(seed))
-    assert sorted(order) == list(range(len(given_offers)))
+    assert len(set(order)) == len(order) == min(len(given_offers), cost.MOST_RANKED)
     work, wait, load = given_offers[order[0]]
     for other_work, other_wait, other_load in given_offers:
         if (other_load > 0.9) == (load > 0.9):
@@ -97,7 +120,7 @@ def test_ranking_is_a_permutation_and_its_first_is_beaten_by_none(
 
 
 @given(offers, st.floats(0, 1), st.integers())
-def test_costs_ascend_but_for_near_ties(given_offers: list[cost.Offer], rho: float, seed: int) -> None:
+def test_costs_ascend_but_for_near_ties(given_offers: list[Terms], rho: float, seed: int) -> None:
     weight = cost.queue_weight(rho)
     order = rank(given_offers, weight, 10.0, 0.05, random.Random(seed))
     costs = [given_offers[index][0] + weight * given_offers[index][1] for index in order]

@@ -97,6 +97,7 @@ class Account:
             requests=self._requests,
             false_hits=cache.false_hits,
             promote_rate=cache.promote_rate,
+            disk_rate=cache.disk_rate,
         )
         self.status = EngineStatus(
             steps=self.steps,

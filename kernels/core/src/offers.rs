@@ -2,10 +2,23 @@
 //!
 //! The formulas are those of `router/scheduler/cost.py`, which says why; all that is policy comes in as numbers.
 
-/// Seconds of work and of wait, and load: 1 when the node is full.
-pub type Offer = [f64; 3];
+/// Seconds of work and of wait, load (1 when the node is full), tokens held, and when the node last reported.
+pub type Offer = [f64; 5];
 
-/// A board of accounts: rows of `fill, reported at, waits by size, drags by size`.
+/// Columns of a board before those that go by size: how much less a prompt of that size waits, for those that it
+/// passes, and how many it holds up.
+const FILL: usize = 0;
+const REPORTED_AT: usize = 1;
+const WAIT: usize = 2;
+const DRAG: usize = 3;
+/// Seconds per token from the host tier to the device, and from disk.
+const HOST: usize = 4;
+const DISK: usize = 5;
+/// Not 0: the columns by size count.
+const PASSES: usize = 6;
+const COLUMNS: usize = 7;
+
+/// A board of accounts, a row of f64s for each node.
 pub struct Board<'a> {
     pub bytes: &'a [u8],
     pub sizes: usize,
@@ -15,31 +28,87 @@ pub struct Board<'a> {
 
 impl Board<'_> {
     pub fn row_bytes(&self) -> usize {
-        (2 + 2 * self.sizes) * size_of::<f64>()
+        (COLUMNS + 2 * self.sizes) * size_of::<f64>()
     }
 
     pub fn rows(&self) -> usize {
         self.bytes.len() / self.row_bytes()
     }
 
-    fn at(&self, row: usize, column: usize) -> f64 {
-        let start = row * self.row_bytes() + column * size_of::<f64>();
-        let bytes = self.bytes[start..start + size_of::<f64>()].try_into();
-        f64::from_ne_bytes(bytes.expect("eight bytes"))
-    }
-
-    fn offer(&self, row: usize, uncached: u32, work: f64) -> Offer {
-        let size = (u32::BITS - uncached.leading_zeros()).saturating_sub(self.smallest) as usize;
-        let size = size.min(self.sizes - 1);
-        let wait = self.at(row, 2 + size) + work * self.at(row, 2 + self.sizes + size);
-        [work, wait, self.at(row, 0)]
+    fn row(&self, number: u32) -> Row<'_> {
+        let start = number as usize * self.row_bytes();
+        let (cells, _) = self.bytes[start..start + self.row_bytes()].as_chunks();
+        Row { cells, board: self }
     }
 }
 
-/// Seconds per token, and per token and token that it attends to.
+struct Row<'a> {
+    cells: &'a [[u8; 8]],
+    board: &'a Board<'a>,
+}
+
+impl Row<'_> {
+    #[inline]
+    fn at(&self, column: usize) -> f64 {
+        f64::from_ne_bytes(self.cells[column])
+    }
+
+    /// With `matched` of the prompt's `tokens` there after `brought` seconds, and so much work for the others.
+    #[inline]
+    fn offer(&self, tokens: u32, matched: u32, work: f64, brought: f64) -> Offer {
+        let uncached = tokens.saturating_sub(matched).max(1);
+        let bits = u32::BITS - uncached.leading_zeros();
+        let sizes = self.board.sizes;
+        let size = COLUMNS + (bits.saturating_sub(self.board.smallest) as usize).min(sizes - 1);
+        let (mut queue, mut drag) = (self.at(WAIT), self.at(DRAG));
+        if self.at(PASSES) != 0.0 {
+            queue -= self.at(size);
+            drag += self.at(size + sizes);
+        }
+        let wait = queue.max(brought) + work * drag;
+        let matched = f64::from(matched);
+        [work, wait, self.at(FILL), matched, self.at(REPORTED_AT)]
+    }
+
+    /// With `held` on the device, or brought there in so many seconds.
+    #[inline]
+    fn computing_rest(&self, tokens: u32, held: u32, brought: f64, prices: &Prices) -> Offer {
+        let uncached = tokens.saturating_sub(held).max(1);
+        let work = prices.seconds(uncached, tokens.saturating_sub(uncached));
+        self.offer(tokens, held, work, brought)
+    }
+
+    /// Of promoting all that is held, what the host tier has of it, or nothing: whichever costs least.
+    #[inline(never)]
+    fn promoting(&self, tokens: u32, [ready, host, disk]: Held, prices: &Prices) -> Offer {
+        let from_host = f64::from(host) * self.at(HOST);
+        let from_disk = from_host + f64::from(disk) * self.at(DISK);
+        [
+            (all([ready, host, disk]), from_disk),
+            (all([ready, host, 0]), from_host),
+            (ready, 0.0),
+        ]
+        .map(|(held, brought)| self.computing_rest(tokens, held, brought, prices))
+        .into_iter()
+        .min_by(|one, other| prices.cost(one).total_cmp(&prices.cost(other)))
+        .expect("three offers")
+    }
+}
+
+/// Tokens of a prompt that a node holds: on the device (or claimed: they will be there when they are needed), in the
+/// host tier, on disk. A prefix mostly lies in this order, for what is used least is evicted first.
+pub type Held = [u32; 3];
+
+fn all(held: Held) -> u32 {
+    held.iter()
+        .fold(0, |sum, &tokens| sum.saturating_add(tokens))
+}
+
+/// What decides about work: seconds per token, and per token and token that it attends to, and the weight of a wait.
 pub struct Prices {
     pub token: f64,
     pub pair: f64,
+    pub weight: f64,
 }
 
 impl Prices {
@@ -47,32 +116,40 @@ impl Prices {
         let (tokens, matched) = (f64::from(tokens), f64::from(matched));
         tokens * (self.token + self.pair * (matched + (tokens + 1.0) / 2.0))
     }
+
+    fn cost(&self, [work, wait, ..]: &Offer) -> f64 {
+        work + self.weight * wait
+    }
 }
 
-/// For each of `rows`, for a prompt of `tokens` of which `held` (row, tokens) are there; the most said of a row counts.
-/// Rows are below `board.rows()`; what is held elsewhere does not count.
+/// For each of `rows`, for a prompt of `tokens` of which summaries say what is `held` by rows, and claims how many
+/// tokens a row will hold; the most said of a row counts. Rows are below `board.rows()`, others do not count.
 pub fn weigh(
     board: &Board<'_>,
     rows: &[u32],
-    held: impl Iterator<Item = (u32, u32)>,
+    held: impl Iterator<Item = (u32, Held)>,
+    claimed: impl Iterator<Item = (u32, u32)>,
     tokens: u32,
     prices: &Prices,
 ) -> Vec<Offer> {
-    let mut matched = vec![0_u32; board.rows()];
-    for (row, count) in held {
-        if let Some(most) = matched.get_mut(row as usize) {
-            *most = count.max(*most);
+    let mut known = vec![Held::default(); board.rows()];
+    for (row, what) in held {
+        if let Some(one) = known.get_mut(row as usize) {
+            *one = what;
+        }
+    }
+    for (row, count) in claimed {
+        match known.get_mut(row as usize) {
+            Some(one) if count >= all(*one) => *one = [count, 0, 0],
+            _ => {}
         }
     }
     let new = prices.seconds(tokens, 0);
     rows.iter()
-        .map(|&row| match matched[row as usize] {
-            0 => board.offer(row as usize, tokens, new),
-            count => {
-                let uncached = tokens.saturating_sub(count).max(1);
-                let work = prices.seconds(uncached, tokens.saturating_sub(uncached));
-                board.offer(row as usize, uncached, work)
-            }
+        .map(|&row| match known[row as usize] {
+            [0, 0, 0] => board.row(row).offer(tokens, 0, new, 0.0),
+            [ready, 0, 0] => board.row(row).computing_rest(tokens, ready, 0.0, prices),
+            held => board.row(row).promoting(tokens, held, prices),
         })
         .collect()
 }
@@ -87,15 +164,24 @@ pub struct Rule {
     pub negligible_s: f64,
 }
 
-/// Positions of all offers, best first. `draw`, from 0 to below 1, decides among those that are nearly the same.
-pub fn rank(offers: &[Offer], rule: &Rule, draw: f64) -> Vec<u32> {
-    let cost = |[work, wait, load]: Offer| {
-        let full = if load > rule.limit { rule.full_s } else { 0.0 };
+/// Positions of the best offers, at most `most`, best first. `draw`, from 0 to below 1, decides among those that are
+/// nearly the same.
+pub fn rank(offers: &[Offer], rule: &Rule, draw: f64, most: usize) -> Vec<u32> {
+    let cost = |[work, wait, load, ..]: &Offer| {
+        let full = if *load > rule.limit { rule.full_s } else { 0.0 };
         work + rule.weight * wait + full
     };
-    let costs: Vec<f64> = offers.iter().map(|&offer| cost(offer)).collect();
+    let costs: Vec<f64> = offers.iter().map(cost).collect();
+    let cheaper = |one: &u32, other: &u32| {
+        let costs = costs[*one as usize].total_cmp(&costs[*other as usize]);
+        costs.then(one.cmp(other))
+    };
     let mut order: Vec<u32> = (0..offers.len() as u32).collect();
-    order.sort_by(|&one, &other| costs[one as usize].total_cmp(&costs[other as usize]));
+    if most < order.len() {
+        order.select_nth_unstable_by(most, cheaper);
+        order.truncate(most);
+    }
+    order.sort_unstable_by(cheaper);
     let Some(&first) = order.first() else {
         return order;
     };
@@ -106,25 +192,29 @@ pub fn rank(offers: &[Offer], rule: &Rule, draw: f64) -> Vec<u32> {
         0.0
     };
     let bound = full + (best - full) * (1.0 + rule.tie) + rule.negligible_s;
-    let near = 1 + order[1..]
-        .iter()
-        .take_while(|&&at| costs[at as usize] <= bound)
-        .count();
-    if near > 1 {
-        let chosen = choose(offers, &order[..near], draw);
-        order[..=chosen].rotate_right(1);
+    let near = |at: &u32| *at == first || costs[*at as usize] <= bound;
+    let near: Vec<u32> = (0..offers.len() as u32).filter(near).collect();
+    if near.len() > 1 {
+        let chosen = choose(offers, &near, draw);
+        match order.iter().position(|&at| at == chosen) {
+            Some(place) => order[..=place].rotate_right(1),
+            None => {
+                order.pop();
+                order.insert(0, chosen);
+            }
+        }
     }
     order
 }
 
-/// Where in `near` the choice falls: anywhere, unless another is better in work or wait and worse in neither.
-fn choose(offers: &[Offer], near: &[u32], draw: f64) -> usize {
-    let mut chosen = ((draw * near.len() as f64) as usize).min(near.len() - 1);
-    let [mut work, mut wait, _] = offers[near[chosen] as usize];
-    for (position, &at) in near.iter().enumerate() {
-        let [other_work, other_wait, _] = offers[at as usize];
+/// Whom of `near` the choice falls on: anybody, unless another is better in work or wait and worse in neither.
+fn choose(offers: &[Offer], near: &[u32], draw: f64) -> u32 {
+    let mut chosen = near[((draw * near.len() as f64) as usize).min(near.len() - 1)];
+    let [mut work, mut wait, ..] = offers[chosen as usize];
+    for &at in near {
+        let [other_work, other_wait, ..] = offers[at as usize];
         if other_work <= work && other_wait <= wait && (other_work < work || other_wait < wait) {
-            (chosen, work, wait) = (position, other_work, other_wait);
+            (chosen, work, wait) = (at, other_work, other_wait);
         }
     }
     chosen
@@ -134,64 +224,97 @@ fn choose(offers: &[Offer], near: &[u32], draw: f64) -> usize {
 mod tests {
     use super::*;
 
-    fn rule() -> Rule {
-        Rule {
-            weight: 0.5,
-            limit: 0.9,
-            full_s: 1e9,
-            tie: 0.05,
-            negligible_s: 0.001,
-        }
+    const RULE: Rule = Rule {
+        weight: 0.5,
+        limit: 0.9,
+        full_s: 1e9,
+        tie: 0.05,
+        negligible_s: 0.001,
+    };
+
+    fn offers(terms: &[[f64; 3]]) -> Vec<Offer> {
+        let whole = |&[work, wait, load]: &[f64; 3]| [work, wait, load, 0.0, 0.0];
+        terms.iter().map(whole).collect()
     }
 
     #[test]
     fn the_cheapest_is_first_and_the_full_are_last() {
-        let offers = [
+        let offers = offers(&[
             [2.0, 0.0, 0.0],
             [0.1, 0.0, 1.0],
             [1.0, 0.0, 0.0],
             [1.0, 4.0, 0.0],
-        ];
-        assert_eq!(rank(&offers, &rule(), 0.0), [2, 0, 3, 1]);
-        assert!(rank(&[], &rule(), 0.0).is_empty());
+        ]);
+        assert_eq!(rank(&offers, &RULE, 0.0, 9), [2, 0, 3, 1]);
+        assert_eq!(rank(&offers, &RULE, 0.0, 2), [2, 0]);
+        assert!(rank(&[], &RULE, 0.0, 9).is_empty());
     }
 
     #[test]
     fn what_costs_no_number_is_last() {
-        let mut offers = vec![[1.0, 0.0, 0.0]; 100];
+        let mut offers = offers(&[[1.0, 0.0, 0.0]; 100]);
         offers.iter_mut().step_by(3).for_each(|it| it[0] = f64::NAN);
-        let order = rank(&offers, &rule(), 0.5);
+        let order = rank(&offers, &RULE, 0.5, 100);
         assert!(order[..66].iter().all(|at| at % 3 != 0));
     }
 
     #[test]
     fn chance_decides_among_equals_but_not_for_what_is_worse() {
-        let equal = [[1.0, 0.0, 0.0]; 3];
-        assert_eq!(rank(&equal, &rule(), 0.99), [2, 0, 1]);
-        let worse = [[1.0, 0.0, 0.0], [1.0, 0.01, 0.0]];
-        assert_eq!(rank(&worse, &rule(), 0.99), [0, 1]);
+        let equal = offers(&[[1.0, 0.0, 0.0]; 3]);
+        assert_eq!(rank(&equal, &RULE, 0.99, 9), [2, 0, 1]);
+        assert_eq!(rank(&equal, &RULE, 0.99, 2), [2, 0]);
+        let worse = offers(&[[1.0, 0.0, 0.0], [1.0, 0.01, 0.0]]);
+        assert_eq!(rank(&worse, &RULE, 0.99, 9), [0, 1]);
+    }
+
+    /// Of two nodes with these seconds per token from the host tier and from disk.
+    fn board(host: f64, disk: f64) -> Vec<u8> {
+        let row = [0.5, 7.0, 2.0, 3.0, host, disk, 0.0, 1.0, 0.0, 0.0, 1.0];
+        let mut passing = row;
+        passing[PASSES] = 1.0;
+        let rows = [row, passing].concat();
+        rows.iter().flat_map(|value| value.to_ne_bytes()).collect()
+    }
+
+    fn weighed(bytes: &[u8], held: &[(u32, Held)], claimed: &[(u32, u32)]) -> Vec<Offer> {
+        let (sizes, smallest) = (2, 7);
+        let board = Board {
+            bytes,
+            sizes,
+            smallest,
+        };
+        let prices = Prices {
+            token: 0.01,
+            pair: 0.0,
+            weight: 0.5,
+        };
+        let (held, claimed) = (held.iter().copied(), claimed.iter().copied());
+        weigh(&board, &[0, 1], held, claimed, 1000, &prices)
     }
 
     #[test]
     fn what_is_held_is_not_computed() {
-        let rows: Vec<f64> = [[0.5, 0.0, 1.0, 2.0, 0.0, 3.0]; 2].concat();
-        let bytes: Vec<u8> = rows.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        let board = Board {
-            bytes: &bytes,
-            sizes: 2,
-            smallest: 7,
-        };
-        let held = [(1, 990), (1, 20), (9, 1000)];
-        let offers = weigh(
-            &board,
-            &[0, 1],
-            held.into_iter(),
-            1000,
-            &Prices {
-                token: 0.01,
-                pair: 0.0,
-            },
-        );
-        assert_eq!(offers, [[10.0, 32.0, 0.5], [0.1, 1.0, 0.5]]);
+        let board = board(0.0, 0.0);
+        let held = [(1, [20, 0, 0]), (9, [1000, 0, 0])];
+        let offers = weighed(&board, &held, &[(1, 990), (9, 1)]);
+        assert_eq!(offers[0], [10.0, 32.0, 0.5, 0.0, 7.0]);
+        assert_eq!(offers[1], [0.1, 1.0 + 0.1 * 3.0, 0.5, 990.0, 7.0]);
+    }
+
+    #[test]
+    fn what_is_promoted_is_waited_for() {
+        let held = [(0, [100, 400, 400])];
+        let work = |matched: f64| (1000.0 - matched) / 100.0;
+        let wait = |matched: f64, brought: f64| brought.max(2.0) + work(matched) * 3.0;
+        for (host, disk, matched, brought) in [
+            (0.001, 0.001, 900.0, 0.8),
+            (0.01, 0.02, 900.0, 12.0),
+            (0.01, 1.0, 500.0, 4.0),
+            (1.0, 1.0, 100.0, 0.0),
+        ] {
+            let offer = weighed(&board(host, disk), &held, &[])[0];
+            let expected = [work(matched), wait(matched, brought), 0.5, matched, 7.0];
+            assert_eq!(offer, expected, "{host} {disk}");
+        }
     }
 }

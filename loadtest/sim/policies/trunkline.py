@@ -38,7 +38,13 @@ class Trunkline(Policy):
         self._now = 0.0
         defaults = SchedulerSettings()
         scale = PAGE_TOKENS / setup.block_tokens
-        settings = replace(defaults, prefill_rate=defaults.prefill_rate * scale, seed=setup.seed)
+        settings = replace(
+            defaults,
+            prefill_rate=defaults.prefill_rate * scale,
+            promote_rate=defaults.promote_rate * scale,
+            disk_rate=defaults.disk_rate * scale,
+            seed=setup.seed,
+        )
         self.scheduler = self._open(view.index, settings)
         self._nodes = tuple(VirtualNode(index, f"http://node-{index}:80") for index in range(setup.nodes))
         models: Mapping[str, ServedModel | None] = {MODEL: ServedModel(MODEL, NAMESPACE, context=0)}

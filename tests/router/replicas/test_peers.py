@@ -63,7 +63,7 @@ class Replica:
         loads = [self.scheduler.load_of(node) for node in self.nodes]
         for load in loads:
             load.settle()
-        return [(load.waits[-1], load.fill) for load in loads]
+        return [(load.wait_s, load.fill) for load in loads]
 
 
 def pair() -> tuple[Replica, Replica]:

@@ -2,11 +2,11 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::PyBytes;
 
 use super::buffer::View;
 use super::index::node_number;
-use crate::generations;
+use crate::generations::{self, Given};
 use crate::keys::KEY_BYTES;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -30,13 +30,22 @@ impl Generations {
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyDict>> {
+    ) -> PyResult<(Bound<'py, PyBytes>, Vec<u32>)> {
         let keys = View::packed(keys, KEY_BYTES, "keys")?;
-        let given = PyDict::new(py);
-        for (node, count) in self.0.given(keys.bytes()) {
-            given.set_item(node, count)?;
-        }
-        Ok(given)
+        let given = self.0.given(keys.bytes());
+        let mut counts: Vec<u32> = given.iter().map(|&(_, count)| count).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        let row = |&(node, count): &Given| {
+            let place = counts.partition_point(|&other| other < count);
+            [u32::from(node), place as u32]
+        };
+        let packed: Vec<u8> = given
+            .iter()
+            .flat_map(row)
+            .flat_map(u32::to_ne_bytes)
+            .collect();
+        Ok((PyBytes::new(py, &packed), counts))
     }
 
     fn give(

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes};
+use pyo3::types::PyByteArray;
 
 use super::buffer::View;
 use crate::offers::{self, Board, Offer, Prices, Rule};
@@ -24,9 +24,11 @@ fn weigh<'py>(
     rows: &Bound<'py, PyAny>,
     tiers: &Bound<'py, PyAny>,
     claimed: &Bound<'py, PyAny>,
+    depths: Vec<u32>,
     tokens: u32,
     per_token: f64,
     per_pair: f64,
+    weight: f64,
 ) -> PyResult<Bound<'py, PyByteArray>> {
     if sizes == 0 || sizes > 64 {
         return Err(PyValueError::new_err(format!(
@@ -42,41 +44,45 @@ fn weigh<'py>(
         sizes,
         smallest,
     };
-    let rows: Vec<u32> = words(rows.bytes()).collect();
+    let rows: Vec<u32> = words(rows.bytes()).map(|[row]| row).collect();
     if let Some(row) = rows.iter().find(|&&row| row as usize >= board.rows()) {
         return Err(PyValueError::new_err(format!(
             "row {row} is not one of the board's {}",
             board.rows()
         )));
     }
-    let tiers = quads(tiers.bytes())
-        .map(|[node, device, host, disk]| (node, device.saturating_add(host).saturating_add(disk)));
-    let held = tiers.chain(pairs(claimed.bytes()));
+    let held = words(tiers.bytes()).map(|[row, device, host, disk]| (row, [device, host, disk]));
+    let claimed = words(claimed.bytes()).map(|[row, depth]| {
+        let tokens = depths.get(depth as usize).copied();
+        (row, tokens.unwrap_or(0))
+    });
     let prices = Prices {
         token: per_token,
         pair: per_pair,
+        weight,
     };
-    let offers = offers::weigh(&board, &rows, held, tokens, &prices);
-    let packed: Vec<u8> = offers
-        .as_flattened()
-        .iter()
-        .flat_map(|value| value.to_ne_bytes())
-        .collect();
-    Ok(PyByteArray::new(py, &packed))
+    let offers = offers::weigh(&board, &rows, held, claimed, tokens, &prices);
+    let terms = offers.as_flattened();
+    PyByteArray::new_with(py, size_of_val(terms), |bytes| {
+        for (packed, term) in bytes.as_chunks_mut().0.iter_mut().zip(terms) {
+            *packed = term.to_ne_bytes();
+        }
+        Ok(())
+    })
 }
 
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
-fn rank<'py>(
-    py: Python<'py>,
-    offers: &Bound<'py, PyAny>,
+fn rank(
+    offers: &Bound<'_, PyAny>,
     weight: f64,
     limit: f64,
     full_s: f64,
     tie: f64,
     negligible_s: f64,
     draw: f64,
-) -> PyResult<Bound<'py, PyBytes>> {
+    most: usize,
+) -> PyResult<Vec<u32>> {
     let view = View::raw(offers)?;
     let (chunks, rest) = view.bytes().as_chunks::<OFFER_BYTES>();
     if !rest.is_empty() {
@@ -89,44 +95,22 @@ fn rank<'py>(
         .iter()
         .map(|chunk| {
             let (values, _) = chunk.as_chunks::<8>();
-            [0, 1, 2].map(|at| f64::from_ne_bytes(values[at]))
+            [0, 1, 2, 3, 4].map(|at| f64::from_ne_bytes(values[at]))
         })
         .collect();
-    let order = offers::rank(
-        &offers,
-        &Rule {
-            weight,
-            limit,
-            full_s,
-            tie,
-            negligible_s,
-        },
-        draw,
-    );
-    let packed: Vec<u8> = order.iter().flat_map(|at| at.to_ne_bytes()).collect();
-    Ok(PyBytes::new(py, &packed))
+    let rule = Rule {
+        weight,
+        limit,
+        full_s,
+        tie,
+        negligible_s,
+    };
+    Ok(offers::rank(&offers, &rule, draw, most))
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
-    bytes
-        .as_chunks::<4>()
-        .0
-        .iter()
-        .map(|word| u32::from_ne_bytes(*word))
-}
-
-fn quads(bytes: &[u8]) -> impl Iterator<Item = [u32; 4]> + '_ {
-    let (chunks, _) = bytes.as_chunks::<16>();
-    chunks.iter().map(|chunk| {
-        let (words, _) = chunk.as_chunks::<4>();
-        [0, 1, 2, 3].map(|at| u32::from_ne_bytes(words[at]))
-    })
-}
-
-fn pairs(bytes: &[u8]) -> impl Iterator<Item = (u32, u32)> + '_ {
-    let (chunks, _) = bytes.as_chunks::<8>();
-    chunks.iter().map(|chunk| {
-        let (words, _) = chunk.as_chunks::<4>();
-        (u32::from_ne_bytes(words[0]), u32::from_ne_bytes(words[1]))
-    })
+/// Rows of packed u32s.
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u32; N]> + '_ {
+    let (words, _) = bytes.as_chunks::<4>();
+    let (rows, _) = words.as_chunks::<N>();
+    rows.iter().map(|row| row.map(u32::from_ne_bytes))
 }
