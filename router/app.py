@@ -22,6 +22,7 @@ from trunkline.router.pools import Pools
 from trunkline.router.protocol import EdgeProtocol
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
+from trunkline.router.splices import Splices
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
 from trunkline.router.warmup import WarmUp
@@ -64,6 +65,7 @@ class Router(NodeListener):
             admission=Admission(scheduler, tenants.configured, settings.admission),
             tenants=tenants,
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
+            splices=Splices(),
             ticker=Ticker(),
             counters=Counters(),
             warmup=warmup,
@@ -117,6 +119,7 @@ class Router(NodeListener):
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
         context = self.context
         context.ticker.start()
+        context.splices.start()
         context.ticker.watch(context.admission)
         await context.registry.start()
         if context.replicas is not None:
@@ -131,6 +134,7 @@ class Router(NodeListener):
             await context.registry.close()
             await context.ticker.close()
             await context.pools.close()
+            context.splices.close()
             if context.access_log is not None:
                 await asyncio.to_thread(context.access_log.close)
 

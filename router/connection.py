@@ -10,7 +10,9 @@ from trunkline.router.head import Heads, Memory, has_length, is_chunked, respons
 from trunkline.shared.body import Body
 
 if TYPE_CHECKING:
+    from trunkline.kernels.core import StreamEnd
     from trunkline.router.pools import Pool
+    from trunkline.router.splices import Splices
 
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -57,6 +59,16 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
     _write: Callable[[bytes], None] | None
     _between_chunks: bool
+    _stream: int | None
+    """The number of what the core passes on."""
+    _heard: bool
+    """Whether something was read since somebody last asked."""
+    _passed: int
+    """Bytes passed on by the core, when somebody last asked."""
+    _keep_alive: bool
+    _slow_write: Callable[[bytes], None]
+    _splices: "Splices"
+    _target: asyncio.Transport
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
@@ -74,13 +86,37 @@ class Connection(asyncio.Protocol):
         self._receiver = receiver
         self.transport.writelines((head, body))
 
-    def splice(self, write: Callable[[bytes], None]) -> None:
-        """From now on the body goes where `write` takes it, without detours: one call per read."""
+    def splice(
+        self,
+        write: Callable[[bytes], None],
+        splices: "Splices | None" = None,
+        target: asyncio.Transport | None = None,
+    ) -> None:
+        """From now on the body goes where `write` takes it, without detours: one call per read.
+
+        `target`: what `write` writes to. Then the core takes a stream over, once it flows: no more calls.
+        """
         self._write = write
+        if splices and target and self._chunked and splices.can_pass(self.transport, target):
+            self._slow_write, self._splices, self._target = write, splices, target
+            self._write = self._hand_over
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the core has the stream, and it waits for the client."""
+        return self._stream is not None and self._splices.progress(self._stream)[1]
+
+    def progressed(self) -> bool:
+        """Whether anything of the response came since somebody last asked."""
+        passed = self._passed if self._stream is None else self._splices.progress(self._stream)[0]
+        progressed = self._heard or passed != self._passed
+        self._passed, self._heard = passed, False
+        return progressed
 
     def abort(self) -> None:
         """The receiver does not want the rest."""
         self._receiver = None
+        self._take_back()
         self.transport.abort()
 
     def unused(self) -> None:
@@ -98,15 +134,16 @@ class Connection(asyncio.Protocol):
     def framed_end(self, event: bytes) -> bytes | None:
         """What to add to the body so far to end an event stream with this event; None if its framing does not allow.
 
-        A broken event before it ends with an empty line.
+        A broken event before it ends with an empty line. Nothing more of the response is passed on.
         """
+        unsent = self._take_back()
         if self._until_eof:
             return event if self._last.endswith(b"\n\n") else b"\n\n" + event
         if not self._between_chunks:
             return None
         if not self._last.endswith(b"\n\n\r\n"):
             event = b"\n\n" + event
-        return b"%x\r\n%b\r\n0\r\n\r\n" % (len(event), event)
+        return b"%b%x\r\n%b\r\n0\r\n\r\n" % (unsent, len(event), event)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -122,7 +159,7 @@ class Connection(asyncio.Protocol):
         ):
             # Most reads of a stream are one event in one chunk. The parser is between chunks before and after it.
             self._last = data
-            self.heard = True
+            self._heard = True
             write(data)
             return
         receiver = self._receiver
@@ -144,7 +181,7 @@ class Connection(asyncio.Protocol):
             return
         if write is not None:
             self._last = data
-            self.heard = True
+            self._heard = True
             self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
             write(data)
         elif self._has_head:
@@ -157,8 +194,26 @@ class Connection(asyncio.Protocol):
         if self._complete and self._receiver is receiver:
             self._finish(receiver)
 
+    def on_splice_end(self, end: "StreamEnd") -> None:
+        """The core has come to the end of what it could pass on."""
+        self._stream = None
+        self._last, self._between_chunks = end.tail, end.between
+        receiver = self._receiver
+        if receiver is None:
+            return
+        if end.state in ("ended", "surplus"):
+            self._parser = httptools.HttpResponseParser(self)  # It has not seen the end.
+            self._keep_alive = self._keep_alive and end.state == "ended"
+            self.transport.resume_reading()
+            self._finish(receiver)
+        elif end.state == "lost":
+            self._fail(NodeFailure(f"connection lost in the response: {end.reason}"))
+        else:
+            self._target.abort()  # The client is gone, and its connection is about to say so.
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.forget(self)
+        self._take_back()
         receiver = self._receiver
         if receiver is None:
             return
@@ -225,6 +280,22 @@ class Connection(asyncio.Protocol):
             self.transport.close()
         receiver.on_end()
 
+    def _hand_over(self, data: bytes) -> None:
+        """To the core, once what came before is written and the body is between two chunks."""
+        if self._between_chunks and not self._complete:
+            self._stream = self._splices.begin(self, self.transport, self._target, data)
+        if self._stream is None:
+            self._slow_write(data)
+
+    def _take_back(self) -> bytes:
+        """From the core, if it has the stream. Returns what is still to be written."""
+        if self._stream is None:
+            return b""
+        end = self._splices.stop(self._stream)
+        self._stream = None
+        self._last, self._between_chunks = end.tail, end.between
+        return end.unsent
+
     def _fail(self, failure: NodeFailure) -> None:
         receiver, self._receiver = self._receiver, None
         self.transport.abort()
@@ -236,34 +307,8 @@ class Connection(asyncio.Protocol):
         self._chunked = self._in_chunk = self._between_chunks = False
         self._keep_alive = True
         self._write = None
-        self.heard = False
-        """Whether something was read since somebody last set this to False."""
+        self._stream = None
+        self._heard = False
+        self._passed = 0
         self._last = b""
         """The head so far; once it is complete, the last read."""
-
-
-class UnframedConnection(Connection):
-    """For clients that speak HTTP/1.0 and know no chunks: passes on the body without its framing. Used once."""
-
-    unframed = True
-
-    def __init__(self, pool: "Pool") -> None:
-        self._pieces: list[bytes] = []
-        super().__init__(pool)
-
-    def unused(self) -> None:
-        self.transport.close()
-
-    def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
-
-    def framed_end(self, event: bytes) -> bytes | None:
-        return b"\n\n" + event
-
-    def splice(self, write: Callable[[bytes], None]) -> None:
-        self._write = lambda data: write(self._first(data))
-
-    def _first(self, body: bytes) -> bytes:
-        body = b"".join(self._pieces)
-        self._pieces.clear()
-        return body

@@ -11,6 +11,7 @@ from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
+from trunkline.router.splices import Splices
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
 from trunkline.router.warmup import WarmUp
@@ -29,6 +30,7 @@ class Context:
     admission: Admission
     tenants: Tenants
     pools: Pools
+    splices: Splices
     ticker: Ticker
     counters: Counters
     warmup: WarmUp

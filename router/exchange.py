@@ -50,6 +50,7 @@ class Exchange:
         "_turn",
         "disconnected",
         "keep_alive",
+        "outlet",
         "relay",
         "request_id",
         "response_complete",
@@ -69,6 +70,7 @@ class Exchange:
         self._context = context
         self._edge = edge
         self.write: Callable[[bytes], None] = edge.transport.write
+        self.outlet: asyncio.Transport | None = edge.transport
         self._read = read
         self._head = head
         self._body: list[Body] = []
@@ -215,6 +217,7 @@ class Exchange:
         tenant, admission, passage = self._tenant, context.admission, None
         if context.access_log is not None:
             self.write = self._entry = context.access_log.begin(prompt, tenant.salt, self.write)
+            self.outlet = None  # What is written is counted.
         relief = admission.relief(tenant) if admission.fair else None
         begun = perf_counter()
         placement = context.scheduler.place(prompt, tenant.salt, candidates, relief)

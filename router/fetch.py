@@ -3,9 +3,10 @@
 import asyncio
 from urllib.parse import urlsplit
 
-from trunkline.router.connection import Connection, NodeFailure, UnframedConnection
+from trunkline.router.connection import Connection, NodeFailure
 from trunkline.router.node import Node
 from trunkline.router.pools import Pool
+from trunkline.router.unframed import UnframedConnection
 
 
 async def fetch(url: str, limit: int, deadline: float, headers: bytes = b"") -> tuple[int, bytes]:

@@ -1,5 +1,6 @@
 """Carries one request to a node and its response back, trying the next-ranked node while nothing has come back."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from math import inf
@@ -9,12 +10,13 @@ from typing import Protocol
 import msgspec
 
 from trunkline.router.admission.passage import Passage
-from trunkline.router.connection import Connection, NodeFailure, UnframedConnection
+from trunkline.router.connection import Connection, NodeFailure
 from trunkline.router.context import Context
 from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
+from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
 
@@ -41,6 +43,8 @@ class Client(Protocol):
         """`fields`: lines of the head, each with its CRLF in front. `until_eof`: the body ends with the connection."""
 
     write: Callable[[bytes], None]
+    outlet: asyncio.Transport | None
+    """What `write` writes to; None if it does more than that."""
 
     def end(self) -> None:
         """The response is complete."""
@@ -59,6 +63,7 @@ class Relay:
     """
 
     __slots__ = (
+        "_blocked",
         "_body",
         "_choice",
         "_client",
@@ -104,6 +109,8 @@ class Relay:
         """Of the response, once it began."""
         self._started = monotonic()
         self._paused = False
+        self._blocked = False
+        """The core has the stream, and waits for the client."""
         self._done = False
         self._limit = self.deadline = inf
 
@@ -143,17 +150,24 @@ class Relay:
 
     def expire(self) -> None:
         """A deadline has passed."""
+        connection = self._connection
         if self._paused:
-            self._decision.error = "the client did not read its response"
-            self._close()
-            self._client.break_off()
+            self._give_up_client()
             return
         if self._passage is not None and self._passage.held:
             self.refuse(self._context.admission.expired(self._passage))
             return
-        if self._connection is not None and self._connection.heard:
-            self._connection.heard = False
-            self._await(self._context.settings.deadlines.idle)
+        deadlines = self._context.settings.deadlines
+        if connection is not None and connection.progressed():
+            self._blocked = False
+            self._await(deadlines.idle)
+            return
+        if connection is not None and connection.blocked:
+            if self._blocked:
+                self._give_up_client()
+            else:
+                self._blocked = True
+                self.deadline = monotonic() + deadlines.stalled_client
             return
         down = self._choice.node.state is NodeState.DOWN
         if not down and monotonic() < self._limit:
@@ -163,8 +177,8 @@ class Relay:
             what = "stopped answering"
         else:
             what = "did not begin to respond in time" if self._fields is None else "stalled in its response"
-        if self._connection is not None:
-            self._connection.abort()
+        if connection is not None:
+            connection.abort()
         self.on_failure(NodeFailure(what, timeout=True))
 
     # What the connection to the node says.
@@ -196,7 +210,7 @@ class Relay:
         context.counters.began(decision.first_byte_s, choice.matched, self._placement.tokens)
         self._await(context.settings.deadlines.idle)
         if self._connection is not None:
-            self._connection.splice(self._client.write)
+            self._connection.splice(self._client.write, context.splices, self._client.outlet)
         self._client.write_head(status, fields, choice, until_eof, body)
 
     def on_end(self) -> None:
@@ -315,6 +329,11 @@ class Relay:
         else:
             self._client.write(tail)
             self._client.end()
+
+    def _give_up_client(self) -> None:
+        self._decision.error = "the client did not read its response"
+        self._close()
+        self._client.break_off()
 
     def _settle(self) -> None:
         """What this try added to the node's account is taken back."""

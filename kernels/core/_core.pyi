@@ -6,7 +6,7 @@ raise ValueError, seeds out of range OverflowError.
 """
 
 from collections.abc import Sequence
-from typing import final
+from typing import Literal, final
 
 from typing_extensions import Buffer
 
@@ -295,3 +295,60 @@ def fetch_pages(
     error, if there was one: then the socket is of no use any more. Nothing for `stall_s`, or not all within
     `timeout_s`, is one.
     """
+
+@final
+class Splicer:
+    """Passes chunked bodies on from one socket to another, on a thread of its own that never needs the interpreter.
+
+    ValueError once it is closed, KeyError for a stream that does not exist or was stopped.
+    """
+
+    def __new__(cls) -> Splicer: ...
+    def fileno(self) -> int:
+        """A descriptor that is readable when `ended` has something to say."""
+
+    def start(self, source: int, target: int, first: bytes) -> int:
+        """A new stream between two sockets that do not block; its number. What the source sends goes to the target
+        behind `first`. The source is between two chunks. Until the stream is stopped, nobody else reads from the source
+        or writes to the target. OSError if there are no descriptors left."""
+
+    def progress(self, stream: int) -> tuple[int, bool]:
+        """Bytes passed on, and whether the target takes none at the moment."""
+
+    def stop(self, stream: int) -> StreamEnd:
+        """Takes back the sockets, also of a stream that has ended: each is stopped once."""
+
+    def ended(self) -> list[int]:
+        """Streams that ended since the last call."""
+
+    def close(self) -> None:
+        """Streams that are open end in the middle."""
+
+    @property
+    def streams(self) -> int:
+        """That are not stopped."""
+
+@final
+class StreamEnd:
+    """How a stream stood when it was stopped."""
+
+    @property
+    def state(self) -> Literal["open", "ended", "surplus", "lost", "gone"]:
+        """ "ended": its body is complete; "surplus": and the source sent more. "lost": the source broke off, or sent
+        what is no chunked body. "gone": the target takes no more. "open": none of these."""
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost."""
+
+    @property
+    def between(self) -> bool:
+        """Whether a chunk may follow."""
+
+    @property
+    def tail(self) -> bytes:
+        """The last 4 bytes read."""
+
+    @property
+    def unsent(self) -> bytes:
+        """Read and not written."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.router.serving import CHAT, DEADLINE_S, Client, Reply, ask, chat, req
 from trunkline.router import relay
 from trunkline.router.nodes import NodeState
 from trunkline.router.settings import Deadlines
+from trunkline.router.splices import Splices
 
 QUICK = Deadlines(first_byte=0.3, idle=0.3, connect=0.5, drain=1.0)
 
@@ -274,28 +276,108 @@ def test_client_that_leaves_while_a_connection_is_made() -> None:
     run(scenario())
 
 
-def test_slow_client_holds_the_node_back() -> None:
+@pytest.mark.parametrize("spliced", [True, False])
+def test_slow_client_holds_the_node_back(spliced: bool, tmp_path: Path) -> None:
+    """`spliced`: by the core; what is logged goes through the event loop."""
+
     async def scenario() -> None:
         size, tokens = 64 * 1024, 300
-        async with FakeAgent("a", tokens=tokens, pad=size) as a, serving([a]) as served:
-            with socket.socket() as slow:
-                slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-                slow.connect(("127.0.0.1", served.port))
-                slow.setblocking(False)
-                loop = asyncio.get_running_loop()
-                await loop.sock_sendall(slow, request(body=chat(stream=True)))
-                await until(lambda: bool(served.server.server_state.connections))
-                (edge,) = served.server.server_state.connections
-                await until(lambda: edge.flow.write_paused)
-                await asyncio.sleep(0.1)
-                assert edge.transport.get_write_buffer_size() < 2 * 1024 * 1024  # Of 19 MB.
-                assert a.in_flight == 1
-                received = bytearray()
-                async with asyncio.timeout(DEADLINE_S):
-                    while not received.endswith(b"\r\n0\r\n\r\n"):
-                        received += await loop.sock_recv(slow, 1 << 20)
-                assert len(received) > tokens * size
+        access_log = None if spliced else tmp_path / "access.jsonl"
+        async with (
+            FakeAgent("a", tokens=tokens, pad=size) as a,
+            serving([a], access_log=access_log) as served,
+            slow_client(served.port) as slow,
+        ):
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(slow, request(body=chat(stream=True)))
+            await until(lambda: bool(served.server.server_state.connections))
+            (edge,) = served.server.server_state.connections
+            splices = served.router.context.splices
+            await until(lambda: waiting(splices) if spliced else edge.flow.write_paused)
+            await asyncio.sleep(0.1)
+            assert edge.transport.get_write_buffer_size() < 2 * 1024 * 1024  # Of 19 MB.
+            assert a.in_flight == 1
+            received = bytearray()
+            async with asyncio.timeout(DEADLINE_S):
+                while not received.endswith(b"\r\n0\r\n\r\n"):
+                    received += await loop.sock_recv(slow, 1 << 20)
+            assert len(received) > tokens * size
             await until(served.idle)
+            assert splices.open == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("spliced", [True, False])
+def test_a_client_that_never_reads_is_given_up(spliced: bool, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        access_log = None if spliced else tmp_path / "access.jsonl"
+        deadlines = Deadlines(idle=0.3, stalled_client=0.6, drain=1.0)
+        async with (
+            FakeAgent("a", tokens=300, pad=64 * 1024) as a,
+            serving([a], deadlines=deadlines, access_log=access_log) as served,
+            slow_client(served.port) as slow,
+        ):
+            await asyncio.get_running_loop().sock_sendall(slow, request(body=chat(stream=True)))
+            await until(lambda: a.in_flight == 1)
+            await until(lambda: a.in_flight == 0)
+            await until(served.idle)
+            (decision,) = served.router.context.decisions.newest(1)
+            assert "did not read" in decision.error
+            assert served.router.context.splices.open == 0
+
+    run(scenario())
+
+
+def test_the_core_passes_streams_on_and_gives_the_connection_back() -> None:
+    async def scenario() -> None:
+        async with FakeAgent("a", tokens=20, gap_s=0.01) as a, serving([a]) as served, Client(served.port) as client:
+            splices, seen = served.router.context.splices, 0
+            whole = await client.ask(request(body=chat()))
+            before = set(a._connections)
+            for _ in range(3):
+                asked = asyncio.create_task(client.ask(request(body=chat(stream=True))))
+                while not asked.done():
+                    seen = max(seen, splices.open)
+                    await asyncio.sleep(0.005)
+                reply = await asked
+                text = "".join(event["choices"][0]["delta"].get("content", "") for event in reply.events()[:-1])
+                assert reply.whole
+                assert text == whole.json["choices"][0]["message"]["content"]
+            assert seen == 1
+            assert splices.open == 0
+            assert len(before ^ a._connections) <= 2  # Probes come and go.
+            await until(served.idle)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("cut_after", [1, 2, 5, 10])
+def test_a_stream_that_breaks_off_ends_with_an_error_event_wherever_it_is(cut_after: int) -> None:
+    async def scenario() -> None:
+        async with (
+            FakeAgent("a", tokens=20, gap_s=0.01, fault=Fault.CUT, cut_after=cut_after) as a,
+            serving([a]) as served,
+        ):
+            reply = await ask(served.port, request(body=chat(stream=True)))
+            assert reply.whole
+            assert "connection lost" in reply.events()[-1]["error"]["message"]
+            assert len(reply.events()) >= cut_after
+            await until(served.idle)
+
+    run(scenario())
+
+
+def test_client_that_leaves_a_stream_the_core_passes_on() -> None:
+    async def scenario() -> None:
+        async with FakeAgent("a", tokens=10_000, gap_s=0.005) as a, serving([a]) as served:
+            splices = served.router.context.splices
+            async with Client(served.port) as client:
+                client.writer.write(request(body=chat(stream=True)))
+                await until(lambda: splices.open == 1)
+            await until(lambda: splices.open == 0 and a.in_flight == 0)
+            await until(served.idle)
+            assert served.router.context.counters.disconnects == 1
 
     run(scenario())
 
@@ -356,3 +438,17 @@ def test_models_of_all_nodes() -> None:
                 assert {answered.headers["x-trunkline-node"]} == names
 
     run(scenario())
+
+
+@contextlib.asynccontextmanager
+async def slow_client(port: int) -> AsyncIterator[socket.socket]:
+    """Has little room for what it does not read."""
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        slow.connect(("127.0.0.1", port))
+        slow.setblocking(False)
+        yield slow
+
+
+def waiting(splices: Splices) -> bool:
+    return any(splices.progress(stream)[1] for stream in splices._owners)

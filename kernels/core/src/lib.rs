@@ -1,5 +1,5 @@
 //! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool,
-//! heat of pages, offers of nodes, page locator, pages that other nodes read.
+//! heat of pages, offers of nodes, page locator, pages that other nodes read, streams passed on from socket to socket.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
@@ -12,6 +12,8 @@ pub mod locator;
 pub mod offers;
 pub mod pool;
 pub mod slots;
+#[cfg(not(loom))]
+pub mod splice;
 pub mod stream;
 mod sync;
 

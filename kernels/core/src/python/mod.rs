@@ -11,6 +11,7 @@ mod locator;
 mod offers;
 mod pool;
 mod slots;
+mod splice;
 
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -22,5 +23,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     offers::register(module)?;
     pool::register(module)?;
     slots::register(module)?;
+    splice::register(module)?;
     Ok(())
 }
