@@ -23,6 +23,7 @@ from trunkline.agent.models_cli import models, pull_with_progress
 from trunkline.agent.registration import Registry
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.sizes import parse_bytes
+from trunkline.agent.transfer.settings import TlsFiles, TransferSettings
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
@@ -92,6 +93,15 @@ def agent(
     ] = _DEFAULTS.patience,
     events_port: Annotated[int, typer.Option(min=0, max=65535, help="Event stream. 0: any free port.")] = 0,
     replay_port: Annotated[int, typer.Option(min=0, max=65535, help="Replays and snapshots. 0: any.")] = 0,
+    transfer_host: Annotated[str, typer.Option(help="Address where other nodes ask for pages.")] = "127.0.0.1",
+    transfer_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    transfer_tls: Annotated[
+        tuple[Path, Path, Path] | None,
+        typer.Option(help="CERTIFICATE KEY AUTHORITY, PEM files: nodes must show certificates to each other."),
+    ] = None,
+    transfer_open: Annotated[
+        bool, typer.Option("--transfer-open", help="Lend pages to whoever reaches --transfer-host.")
+    ] = False,
     registry: Annotated[
         str | None, typer.Option(help="Redis where routers find this node: redis://host:port/db, or rediss://")
     ] = None,
@@ -142,7 +152,9 @@ def agent(
         threads=threads or None,
         limits=limits,
         secret=load_secret(cluster_secret_file),
+        transfer=TransferSettings(transfer_host, transfer_port, TlsFiles(*transfer_tls) if transfer_tls else None),
     )
+    settings.transfer.check(settings.secret, transfer_open)
     with listen(host, port) as listener:
         spin_briefly()
         if address is not None:

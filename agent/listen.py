@@ -7,12 +7,13 @@ from trunkline.shared.errors import ConfigError
 BACKLOG = 1024
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bound before anything is loaded, so that a taken port shows at once. Raises ConfigError."""
+def listen(host: str, port: int, of: str = "") -> socket.socket:
+    """Bound before anything is loaded, so that a taken port shows at once. `of`: whose flags they are, `--{of}port`.
+    Raises ConfigError."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise ConfigError(f"--host: {host!r} is no address: {error.strerror}") from None
+        raise ConfigError(f"--{of}host: {host!r} is no address: {error.strerror}") from None
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -21,6 +22,6 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --{of}port"
         ) from None
     return listener

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.engine.base import EngineStatus
 from trunkline.agent.node import Node, State
+from trunkline.agent.transfer import metrics as transfer
 from trunkline.shared.wire import Load
 
 _STREAM_GAUGES = {
@@ -49,6 +50,8 @@ class AgentCollector(Collector):
                 yield _gauge(f"events_{name}", text, stats[name])
             for name, text in _STREAM_COUNTERS.items():
                 yield _counter(f"events_{name}", text, stats[name])
+            if self._node.transfer is not None:
+                yield from transfer.metrics(self._node.transfer, serving.engine.lender.leases)
 
 
 def _of_load(load: Load) -> Iterator[Metric]:

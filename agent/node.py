@@ -18,6 +18,9 @@ from trunkline.agent.events import EventPublisher
 from trunkline.agent.prepare import Preparer
 from trunkline.agent.registration import Registration
 from trunkline.agent.settings import AgentSettings
+from trunkline.agent.transfer.endpoint import TransferEndpoint
+from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.server import Identity
 from trunkline.shared.errors import Overloaded
 from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, TEXT_CHUNK
 from trunkline.shared.wire import WIRE_VERSION, AgentInfo
@@ -53,6 +56,8 @@ class Node:
         """None until the node has loaded; still there while it closes."""
         self.registration: Registration | None = None
         """None: no registry, or not loaded yet."""
+        self.transfer: TransferEndpoint | None = None
+        """None until the node has loaded."""
         self._engine: Engine | None = None
         self._events: EventPublisher | None = None
 
@@ -64,6 +69,10 @@ class Node:
         if self._events is None:
             raise RuntimeError("the engine has started without its event stream")
         preparer = Preparer(text, engine.model.namespace, engine.model.context, self.settings.limits.max_waiting)
+        offer = Offer(self._events.epoch, engine.page_bytes)
+        identity = Identity(self.settings.node, engine.model.namespace, offer)
+        self.transfer = TransferEndpoint(identity, engine.lender, self.settings.transfer, self.settings.secret)
+        await self.transfer.start()
         self.serving = Serving(engine, text, preparer, self._events)
         if self.state is State.LOADING:
             self.state = State.READY
@@ -92,6 +101,8 @@ class Node:
         self.drain()
         if self.registration is not None:
             await self.registration.close()
+        if self.transfer is not None:
+            await self.transfer.close()
         if self.serving is not None:
             self.serving.preparer.close()
         if self._engine is not None:
@@ -115,6 +126,7 @@ class Node:
             replay=events.replay,
             max_running=engine.limits.max_running,
             pages=engine.pages,
+            transfer=self.transfer.address if self.transfer else "",
         )
 
     def _open_events(self, engine: Engine, pages: int) -> EventPublisher:

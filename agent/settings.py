@@ -7,6 +7,7 @@ from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.registration import Registry
+from trunkline.agent.transfer.settings import TransferSettings
 from trunkline.shared.names import AGENT_PORT
 
 
@@ -40,3 +41,4 @@ class AgentSettings:
     """None: routers know the node by its URL."""
     secret: str | None = field(default=None, repr=False)
     """Cluster secret. None: the node belongs to no cluster."""
+    transfer: TransferSettings = field(default_factory=TransferSettings)

@@ -214,6 +214,8 @@ class AgentInfo(msgspec.Struct, frozen=True):
     """ZeroMQ ROUTER endpoint for replays and snapshots."""
     max_running: int
     pages: int
+    transfer: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
+    """``host:port`` where other nodes ask for pages; the host as above. Empty: it lends none."""
 
 
 class _Versioned(msgspec.Struct):

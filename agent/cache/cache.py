@@ -13,13 +13,14 @@ import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
-from trunkline.agent.cache.level import DeviceLevel
+from trunkline.agent.cache.level import DeviceLevel, Level
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.migration import Migration
 from trunkline.agent.cache.sink import SummarySink
@@ -92,6 +93,20 @@ class PageCache:
         """Whether to wait for it: the pages are needed on the device now, and some are still on their way in time.
         When it says no, `match` finds what came."""
         return self._migration is not None and self._migration.awaits(fetch)
+
+    @property
+    def in_memory(self) -> tuple[Level[Any], ...]:
+        """The tiers that others can read in place: the device's, and the host's if there is one."""
+        return (self._device, *((self._migration.host,) if self._migration else ()))
+
+    def find(self, key: int) -> Entry | None:
+        """The page under a key, in whatever tier. Nothing is verified."""
+        return self._catalog.entries.get(key)
+
+    def stage(self, entries: Sequence[Entry]) -> None:
+        """Begins to bring pages from the disk to the host, parents first, as far as there is room."""
+        if self._migration is not None:
+            self._migration.stage(entries)
 
     def turn(self) -> None:
         """Between steps: takes over what was moved, and moves what should be. Never waits."""

@@ -51,12 +51,12 @@ class Migration:
         self._fetches = self._late = self._skipped = 0
         self._clock = clock
         self._device = device
-        self._host = LowerLevel(Tier.HOST, lower.host.pages, visits.heat, lower.host.generations)
-        self._up = Route(catalog, self._host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
-        self._down = Route(catalog, device, self._host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
+        self.host = LowerLevel(Tier.HOST, lower.host.pages, visits.heat, lower.host.generations)
+        self._up = Route(catalog, self.host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
+        self._down = Route(catalog, device, self.host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
         self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)
         self._up.before_evicting = self._offload.save
-        self._disk = DiskTier(catalog, self._host, lower, lower.disk, visits, clock) if lower.disk else None
+        self._disk = DiskTier(catalog, self.host, lower, lower.disk, visits, clock) if lower.disk else None
         if self._disk is not None:
             self._down.may_evict = self._disk.may_evict
 
@@ -86,7 +86,7 @@ class Migration:
 
     def touched(self, entries: Sequence[Entry]) -> None:
         """Another visit has used these."""
-        self._host.touched(entries)
+        self.host.touched(entries)
         if self._disk is not None:
             self._disk.level.touched(entries)
 
@@ -126,8 +126,14 @@ class Migration:
         fetch.seconds = now - fetch.wanted_at
         return not fetch.ended
 
+    def stage(self, entries: Sequence[Entry]) -> None:
+        """Sends pages on the disk to the host, parents first, as far as lane and host have room."""
+        if self._disk is not None:
+            here = self.host.incoming
+            self._disk.up.send([e for e in entries if e.host is None and e not in here and self._disk.usable(e)])
+
     def tiers(self) -> tuple[TierLoad, ...]:
-        return (self._host.stats(), *((self._disk.level.stats(),) if self._disk else ()))
+        return (self.host.stats(), *((self._disk.level.stats(),) if self._disk else ()))
 
     @property
     def promote_rate(self) -> float:
@@ -154,13 +160,13 @@ class Migration:
 
     def clear(self) -> None:
         """Nothing is in a lower tier any more. What is on its way is dropped where it lands."""
-        self._host.clear()
+        self.host.clear()
         if self._disk is not None:
             self._disk.level.clear()
 
     def check(self) -> None:
         """Raises RuntimeError with the first thing that does not add up."""
-        self._host.check()
+        self.host.check()
         if self._disk is not None:
             self._disk.level.check()
 
@@ -181,7 +187,7 @@ class Migration:
                 coming = True
             elif entry.host is not None:
                 up.append(entry)
-            elif entry in self._host.incoming:
+            elif entry in self.host.incoming:
                 coming = True
                 arriving += 1
             elif self._disk is not None and self._disk.usable(entry):
@@ -189,7 +195,7 @@ class Migration:
             else:
                 break
         # No more in the host at a time than leaves it room: else the last pages would push out the first.
-        room = max(1, self._host.pool.total // 2) - len(up) - arriving
+        room = max(1, self.host.pool.total // 2) - len(up) - arriving
         room = min(room, len(fetch.entries) - fetch.reads)
         if self._disk is not None and (read := read[: max(0, room)]):
             sent = self._disk.up.send(read)

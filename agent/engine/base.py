@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from trunkline.agent.cache.counters import TierCounters
+from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
 from trunkline.shared.wire import Load, ServedModel
 
@@ -133,6 +134,10 @@ class Engine(ABC):
     """Known once `start` has returned."""
     pages: int
     limits: EngineLimits
+    page_bytes: int
+    """Of one page's KV, as it lies in every tier."""
+    lender: Lender
+    """For the side of the node that lends pages to others. Known once `start` has returned."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -1,8 +1,4 @@
-"""Ways to read pages of another node: lists of where they lie there, and of host slots to bring them to.
-
-TransferError           nothing can be read from that node this way (any more)
-    OfferError          what it offers is not for us: another page size, another machine, not our secret
-"""
+"""Ways to read pages of another node: lists of where they lie there, and of host slots to bring them to."""
 
 from abc import ABC, abstractmethod
 from enum import IntEnum
@@ -16,14 +12,6 @@ from trunkline.shared.names import Tier
 
 Slots = npt.NDArray[np.uint32]
 """[pages] of slots of the own host tier."""
-
-
-class TransferError(Exception):
-    """Nothing can be read from that node this way."""
-
-
-class OfferError(TransferError):
-    """What the node offers is not for us."""
 
 
 class Status(IntEnum):

@@ -13,7 +13,7 @@ import secrets
 import socket
 import struct
 
-from trunkline.agent.transfer.backend import OfferError, TransferError
+from trunkline.agent.transfer.errors import OfferError, TransferError
 
 _MAGIC = b"TKVDATA1"
 _NONCE_BYTES = _PROOF_BYTES = 32

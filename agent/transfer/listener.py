@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from trunkline.agent.transfer.backend import TransferError
+from trunkline.agent.transfer.errors import TransferError
 
 MOST_CONNECTIONS = 64
 BACKLOG = 16

@@ -6,7 +6,7 @@ from trunkline.shared.wire import Count
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """Handed over by the holder when it is asked for pages."""
+    """Handed over by the holder when it lets a reader in."""
 
     epoch: Count
     """The holder's incarnation; where pages lie says nothing in another one."""
@@ -15,3 +15,9 @@ class Offer(msgspec.Struct, frozen=True):
     """host:port of its pages; "": not offered."""
     shm: str = ""
     """Abstract socket that hands out its memory, of use on the same machine alone; "": not offered."""
+
+    def at(self, host: str) -> "Offer":
+        """As who has asked at `host` reaches it: an unspecified host is that one."""
+        offered, _, port = self.tcp.rpartition(":")
+        unspecified = offered in ("0.0.0.0", "[::]")  # noqa: S104 - nothing is bound
+        return msgspec.structs.replace(self, tcp=f"{host}:{port}") if unspecified else self

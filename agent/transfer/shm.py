@@ -9,8 +9,9 @@ import socket
 
 from trunkline.agent.cache.slab import Slab, SlabError, attach
 from trunkline.agent.transfer import hello
-from trunkline.agent.transfer.backend import Backend, OfferError, Result, Slots, Status, TransferError
+from trunkline.agent.transfer.backend import Backend, Result, Slots, Status
 from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.listener import Listener
 from trunkline.agent.transfer.offer import Offer
 from trunkline.kernels.core import PageSlots

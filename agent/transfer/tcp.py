@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from trunkline.agent.transfer import hello
-from trunkline.agent.transfer.backend import Backend, OfferError, Result, Slots, Status, TransferError
+from trunkline.agent.transfer.backend import Backend, Result, Slots, Status
 from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.listener import Listener
 from trunkline.agent.transfer.offer import Offer
 from trunkline.kernels.core import Lender, PageSlots, fetch_pages

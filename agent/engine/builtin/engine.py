@@ -67,6 +67,7 @@ class BuiltinEngine(Engine):
                 log.warning("%d deltas dropped: the event loop is closed", len(outcomes))
 
         self._loop = EngineLoop(await asyncio.to_thread(self._load), deliver)
+        self.lender = self._loop.lender
         self._loop.start()
 
     def submit(self, generation: Generation) -> GenerationStream:
@@ -143,7 +144,7 @@ class BuiltinEngine(Engine):
         settings = self._settings
         loaded = self._load_model(settings, self._text)
         self._vocab = loaded.vocab
-        self.pages = len(loaded.blocks)
+        self.pages, self.page_bytes = loaded.blocks.shape
         lower = open_tiers(
             loaded.blocks,
             settings.host_bytes,

@@ -23,6 +23,8 @@ from trunkline.agent.engine.builtin.job import Job
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.text import TextModel
+from trunkline.agent.transfer.leases import LeaseLimits
+from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
 from trunkline.shared.wire import Finished, Load
 
@@ -78,6 +80,7 @@ class EngineLoop:
         """Whether everything waits for pages from a lower tier."""
         self._unchecked = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.lender = Lender(parts.cache, LeaseLimits.of(parts.cache), self._wake)
 
     def start(self) -> None:
         """Once."""
@@ -145,6 +148,7 @@ class EngineLoop:
         outcomes = self._end()
         cache = self._parts.cache
         cache.turn()
+        self.lender.turn()
         chunks = self._scheduler.schedule(self._account.prefill_rate)
         self._stalled = not chunks and cache.moving
         if chunks:
@@ -250,6 +254,7 @@ class EngineLoop:
         cache = self._parts.cache
         try:
             cache.check()
+            self.lender.check()
             for tier in cache.tiers():
                 held = tier.resident - tier.cached - tier.leased
                 if tier.in_flight or held:

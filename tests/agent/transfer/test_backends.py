@@ -16,7 +16,8 @@ from tests.agent.transfer.proxies import Damage, Proxy
 from tests.agent.transfer.slabs import EPOCH, PAGE_BYTES, SECRET, generations, located, make, page, targets
 from trunkline.agent.cache.slab import Slab, SlabError, attach
 from trunkline.agent.transfer import listener, tcp
-from trunkline.agent.transfer.backend import Backend, OfferError, Status, TransferError
+from trunkline.agent.transfer.backend import Backend, Status
+from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.shm import ShmBackend, ShmLending
 from trunkline.agent.transfer.tcp import TcpBackend, TcpLending

@@ -1,0 +1,307 @@
+"""The reader's side of the control channel: one connection to each holder, opened when it is first asked."""
+
+import asyncio
+import logging
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from trunkline.agent.transfer import messages
+from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.errors import FrameError, PeerLost, PeerRefused
+from trunkline.agent.transfer.messages import (
+    HEAD,
+    NONCE_BYTES,
+    Answer,
+    Challenge,
+    Frame,
+    Hello,
+    Kind,
+    Locate,
+    Refused,
+    Welcome,
+)
+from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.proof import Prover, agrees
+from trunkline.agent.transfer.server import Identity
+from trunkline.shared.namespace import Namespace
+
+CONNECT_S = 2.0
+"""To connect and to be let in."""
+LEASE_S = 30.0
+"""Asked for; a holder may give less."""
+FIRST_REST_S, LONGEST_REST_S = 0.5, 30.0
+"""A holder that failed is not tried again for so long, doubling."""
+SILENCE_S = 10.0
+MAX_HOLDERS = 256
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Where are the pages `first .. count` of a chain? `keys` and `tokens` (packed i32) are of the whole chain."""
+
+    namespace: Namespace
+    """With its salt."""
+    keys: Sequence[int]
+    tokens: bytes
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whom a connection leads to."""
+
+    node: str
+    offer: Offer
+
+
+class Located:
+    """Pages that may be read until `release`. Their token ids are the reader's."""
+
+    def __init__(self, connection: "_Connection", number: int, answer: Answer, until: float) -> None:
+        self.holder = connection.holder
+        self.first = answer.first
+        self.held = answer.held
+        """Pages of the chain that the holder has; those that it did not lend may be asked for again."""
+        self.descriptors: Descriptors = answer.descriptors
+        """Of the pages from `first` on; tier NOT_LENT where one is not lent."""
+        self.until = until
+        """`time.monotonic()` at which the lease ends, or before."""
+        self._connection = connection
+        self._number = number
+
+    @property
+    def valid(self) -> bool:
+        """Whether the lease may still last: without its connection it has ended."""
+        return self._connection.alive and time.monotonic() < self.until
+
+    def release(self) -> None:
+        """Gives the pages back. Idempotent; does not wait."""
+        self._connection.release(self._number)
+
+
+@dataclass(slots=True)
+class ClientCounters:
+    """Since the start."""
+
+    questions: int = 0
+    located_pages: int = 0
+    false_pages: int = 0
+    """Described by holders, but of other token ids."""
+    failures: int = 0
+
+
+class TransferClient:
+    """Used on the event loop. Holders are named by `host:port`."""
+
+    def __init__(self, identity: Identity, secret: str | None, tls: ssl.SSLContext | None = None) -> None:
+        self.counters = ClientCounters()
+        self._identity = identity
+        self._prover = Prover(secret)
+        self._tls = tls
+        self._contacts: dict[str, _Contact] = {}
+
+    async def locate(self, address: str, question: Question, wait_s: float, timeout_s: float) -> Located:
+        """Raises PeerLost when there is no answer within `timeout_s`, FrameError for a bad one, PeerRefused.
+
+        `wait_s`: how long the holder may wait until it can lend page `first`.
+        """
+        self.counters.questions += 1
+        contact = await self._contact(address)
+        if time.monotonic() < contact.rests_until:
+            raise PeerLost(f"{address} failed a moment ago and is left alone")
+        try:
+            async with asyncio.timeout(timeout_s):
+                connection = await self._connect(contact)
+                located = await connection.locate(question, wait_s)
+        except TimeoutError:
+            # It may be busy, and others read from it: the connection stays.
+            self._failed(contact, f"no answer within {timeout_s:.2f} s")
+            raise PeerLost(f"{address} did not answer within {timeout_s:.2f} s") from None
+        except (FrameError, PeerLost, PeerRefused) as error:
+            self._failed(contact, str(error))
+            if contact.connection is not None:
+                contact.connection.abort()
+            raise
+        contact.rest_s = 0.0
+        self.counters.located_pages += len(located.descriptors)
+        return located
+
+    async def close(self) -> None:
+        """Ends every connection, and with them every lease. Idempotent."""
+        contacts, self._contacts = list(self._contacts.values()), {}
+        for contact in contacts:
+            await contact.close()
+
+    async def _contact(self, address: str) -> "_Contact":
+        contact = self._contacts.get(address)
+        if contact is None:
+            contact = self._contacts[address] = _Contact(address)
+            if len(self._contacts) > MAX_HOLDERS:
+                await self._contacts.pop(next(iter(self._contacts))).close()
+        return contact
+
+    async def _connect(self, contact: "_Contact") -> "_Connection":
+        async with contact.opening:
+            if contact.connection is not None and contact.connection.alive:
+                return contact.connection
+            contact.connection = await self._open(contact.address)
+            return contact.connection
+
+    async def _open(self, address: str) -> "_Connection":
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=self._tls)
+                _give_up_on_silence(writer)
+                try:
+                    holder = await self._introduce(host, reader, writer)
+                except BaseException:
+                    writer.transport.abort()
+                    raise
+        except (OSError, EOFError, ValueError, TimeoutError) as error:
+            raise PeerLost(f"{address}: {error or type(error).__name__}") from None
+        log.info("transfer: reads from %s at %s", holder.node, address)
+        return _Connection(address, holder, reader, writer, self.counters)
+
+    async def _introduce(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Holder:
+        frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
+        challenge = messages.message(frame, Kind.CHALLENGE, Challenge)
+        if challenge.version != messages.VERSION:
+            raise PeerRefused(f"speaks version {challenge.version} of the transfer protocol, not {messages.VERSION}")
+        nonce, me = secrets.token_bytes(NONCE_BYTES), self._identity
+        proof = self._prover.reader(challenge.nonce, nonce)
+        hello = Hello(messages.VERSION, me.node, nonce, proof, me.namespace)
+        writer.write(messages.frame(Kind.HELLO, hello))
+        frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
+        if frame.kind == Kind.REFUSED:
+            raise PeerRefused(f"refused: {messages.message(frame, Kind.REFUSED, Refused).reason}")
+        welcome = messages.message(frame, Kind.WELCOME, Welcome)
+        if not agrees(welcome.proof, self._prover.holder(challenge.nonce, nonce)):
+            raise PeerRefused(f"{welcome.node!r} does not prove that it knows this cluster's secret")
+        return Holder(welcome.node, welcome.offer.at(host))
+
+    def _failed(self, contact: "_Contact", why: str) -> None:
+        self.counters.failures += 1
+        now = time.monotonic()
+        if now >= contact.rests_until:
+            contact.rest_s = min(max(FIRST_REST_S, 2 * contact.rest_s), LONGEST_REST_S)
+            contact.rests_until = now + contact.rest_s
+            log.warning("transfer: %s: %s; left alone for %.1f s", contact.address, why, contact.rest_s)
+
+
+@dataclass(eq=False, slots=True)
+class _Contact:
+    """A holder that was asked for."""
+
+    address: str
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: "_Connection | None" = None
+    rests_until: float = 0.0
+    """After it failed; asked again only then."""
+    rest_s: float = 0.0
+
+    async def close(self) -> None:
+        if self.connection is not None:
+            await self.connection.close()
+
+
+def _give_up_on_silence(writer: asyncio.StreamWriter) -> None:
+    """A host that is gone says nothing: what is not acknowledged in time ends the connection."""
+    sock: socket.socket = writer.get_extra_info("socket")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_S * 1000))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+class _Connection:
+    """Questions under way on one connection, and the task that reads their answers."""
+
+    def __init__(
+        self,
+        address: str,
+        holder: Holder,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        counters: ClientCounters,
+    ) -> None:
+        self.holder = holder
+        self._address = address
+        self._reader = reader
+        self._writer = writer
+        self._counters = counters
+        self._numbers = count(1)
+        self._waiting: dict[int, asyncio.Future[Frame]] = {}
+        self._most = 0
+        """Bytes of the longest answer that any question under way may have."""
+        self._task = asyncio.create_task(self._read(), name=f"transfer {address}")
+
+    @property
+    def alive(self) -> bool:
+        return not self._task.done()
+
+    async def locate(self, question: Question, wait_s: float) -> Located:
+        """Raises PeerLost, FrameError."""
+        number = next(self._numbers) & 0xFFFF_FFFF
+        first, last = question.first, question.count
+        rungs = messages.rungs(question.keys, last)
+        body = Locate(messages.digest(question.namespace), first, last, wait_s, LEASE_S, rungs).encode()
+        answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        self._most = max(self._most, messages.most_bytes(last))
+        try:
+            self._writer.writelines((HEAD.pack(len(body), Kind.LOCATE, number), body))
+            asked = time.monotonic()
+            frame = await answered
+        except asyncio.CancelledError:
+            self.release(number)  # Nobody will read what the holder may be about to lend.
+            raise
+        finally:
+            del self._waiting[number]
+        answer = await asyncio.to_thread(Answer.decode, frame.body, question.tokens)
+        if answer.epoch != self.holder.offer.epoch or (len(answer.descriptors) and answer.first != first):
+            raise FrameError(f"{self._address} answers as another incarnation, or another question")
+        if answer.false:
+            self._counters.false_pages += answer.false
+            log.warning("transfer: %s has %d pages of other token ids", self.holder.node, answer.false)
+        return Located(self, number, answer, asked + answer.lease_s)
+
+    def release(self, number: int) -> None:
+        """Once for each question."""
+        if self.alive:
+            self._writer.write(HEAD.pack(0, Kind.RELEASE, number))
+
+    def abort(self) -> None:
+        """Ends at once. Does not wait."""
+        self._writer.transport.abort()
+        self._task.cancel()
+
+    async def close(self) -> None:
+        self.abort()
+        await asyncio.wait([self._task])
+
+    async def _read(self) -> None:
+        error: Exception = PeerLost(f"{self._address} has ended the connection")
+        try:
+            while True:
+                frame = await messages.read_frame(self._reader, max(self._most, messages.MAX_CONTROL_BYTES))
+                answered = self._waiting.get(frame.number)
+                if frame.kind != Kind.LOCATED:
+                    raise FrameError(f"{self._address} sends a frame of kind {frame.kind} where answers are due")
+                if answered is not None and not answered.done():
+                    answered.set_result(frame)
+        except FrameError as bad:
+            error = bad
+        except (OSError, EOFError):
+            pass
+        finally:
+            self._writer.transport.abort()
+            for answered in self._waiting.values():
+                if not answered.done():
+                    answered.set_exception(error)

@@ -1,0 +1,216 @@
+"""The holder's side on the engine thread: finds what of a chain lies in memory, and leases it.
+
+A question waits in a bounded inbox until the engine is between two steps, and is worked on for TURN_S at most per turn,
+for a chain of 80,000 pages takes many times as long to walk. The walk goes from the deepest known page up, parent by
+parent; nothing needs to stay while it lasts, for tiers are prefix-closed: whatever was let go meanwhile is missing at
+the deep end.
+"""
+
+import logging
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.entry import GONE, Entry
+from trunkline.agent.cache.level import Level
+from trunkline.agent.transfer.descriptors import DESCRIPTOR, Descriptors
+from trunkline.agent.transfer.leases import LeaseLimits, Leases
+from trunkline.agent.transfer.messages import Locate, digest
+from trunkline.shared.names import PAGE_TOKENS
+
+TURN_S = 0.002
+SLICE = 512
+"""Pages between two looks at the clock."""
+STAGED = 2048
+"""Pages on the disk that are sent to the host at a time for a question that waits for them."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """What became of a question. `descriptors`: of pages `first ..`, none if nothing can be lent."""
+
+    number: int
+    """The lease; 0: none."""
+    first: int
+    held: int
+    """Pages of the chain that are in some tier."""
+    seconds: float
+    """How long the lease lasts."""
+    descriptors: Descriptors
+    chain: Sequence[Entry]
+    """From the first page to the last described. Of these only the token ids may be read, which never change."""
+
+
+NOTHING = Lent(0, 0, 0, 0.0, np.empty(0, DESCRIPTOR), ())
+
+
+@dataclass(eq=False, slots=True)
+class _Ask:
+    session: int
+    locate: Locate
+    until: float
+    answer: Callable[[Lent], None]
+    work: Iterator[bool]
+
+
+class Lender:
+    """`ask`, `release` and `leave` are for one other thread, the event loop's; everything else is the engine's."""
+
+    def __init__(
+        self,
+        cache: PageCache,
+        limits: LeaseLimits,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`wake`: makes the engine thread call `turn` soon; must not wait."""
+        self.leases = Leases(cache.in_memory, limits, clock)
+        self.wake = wake
+        self._cache = cache
+        self._clock = clock
+        self._inbox: deque[Callable[[], None]] = deque()
+        """Bounded by who asks: a session has a few questions at a time, and as many leases at most."""
+        self._asks: list[_Ask] = []
+
+    def ask(self, session: int, locate: Locate, wait_s: float, answer: Callable[[Lent], None]) -> None:
+        """`answer` is called from the engine thread, once, unless the session leaves before; it must not wait.
+
+        After `wait_s` it says what there is; whoever asks calls `wake` then, for the engine may be idle.
+        """
+        until = self._clock() + wait_s
+        one = _Ask(session, locate, until, answer, iter(()))
+        one.work = self._work(one)
+        self._put(lambda: self._asks.append(one))
+
+    def release(self, session: int, number: int) -> None:
+        """The reader is done with a lease."""
+        self._put(lambda: self.leases.release(session, number))
+
+    def leave(self, session: int) -> None:
+        """The reader is gone, and with it its questions and leases."""
+        self._put(lambda: self._leave(session))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a question is being worked on, or waits for the disk."""
+        return bool(self._asks)
+
+    def turn(self) -> None:
+        """Between two steps. Takes TURN_S, or a slice of pages longer."""
+        while self._inbox:
+            self._inbox.popleft()()
+        self.leases.expire()
+        until = self._clock() + TURN_S
+        ready = list(self._asks)
+        while ready:
+            ready = [one for one in ready if self._advance(one)]
+            if self._clock() > until:
+                break
+        if ready:
+            self.wake()
+
+    def check(self) -> None:
+        """Raises RuntimeError with the first thing that does not add up."""
+        self.leases.check()
+
+    def _put(self, item: Callable[[], None]) -> None:
+        self._inbox.append(item)
+        self.wake()
+
+    def _leave(self, session: int) -> None:
+        self._asks = [one for one in self._asks if one.session != session]
+        self.leases.leave(session)
+
+    def _advance(self, one: _Ask) -> bool:
+        """Whether to go on at once: not when it is done, or waits for the disk."""
+        more = next(one.work, None)
+        if more is None:
+            self._asks.remove(one)
+        return more is True
+
+    def _work(self, one: _Ask) -> Iterator[bool]:
+        """Steps of a slice each: True to go on, False to wait for a turn."""
+        locate, chain = one.locate, list[Entry]()
+        entry = self._deepest(locate)
+        while entry is not None:
+            for _ in range(SLICE):
+                chain.append(entry)
+                entry = entry.parent
+                if entry is None:
+                    break
+            yield True
+        if chain and not _is_of(chain[-1], locate.namespace):
+            chain.clear()
+        chain.reverse()
+        while self._must_wait(chain, one):
+            yield False
+        end = min(_ready(chain), locate.first + self.leases.room(one.session))
+        if end <= locate.first:
+            one.answer(replace(NOTHING, held=_held(chain)))
+            return
+        yield from self._lend(one, chain, end)
+
+    def _lend(self, one: _Ask, chain: list[Entry], end: int) -> Iterator[bool]:
+        """Leases the pages `first .. end`, which are in memory, and says where they lie."""
+        first = one.locate.first
+        held = _held(chain)
+        in_host = min(end, bisect_left(chain, True, key=lambda entry: entry.host is None))
+        device, *host = self._cache.in_memory
+        holds: list[tuple[Level[Any], int]] = []
+        if in_host > first:
+            holds.append((host[0], host[0].page_of(chain[in_host - 1])))
+        if end > in_host:
+            holds.append((device, device.page_of(chain[end - 1])))
+        lease = self.leases.grant(one.session, end - first, holds, one.locate.lease_s)
+        rows = np.empty(end - first, DESCRIPTOR)
+        for level, begin, stop in (*((level, first, in_host) for level in host), (device, max(first, in_host), end)):
+            for start in range(begin, stop, SLICE):
+                if lease.ended:  # and what it held may be anywhere now
+                    one.answer(NOTHING)
+                    return
+                part = slice(start, min(stop, start + SLICE))
+                slots = [level.page_of(entry) for entry in chain[part]]
+                into = rows[part.start - first : part.stop - first]
+                into["tier"], into["slot"], into["generation"] = level.tier, slots, level.generations[slots]
+                yield True
+        seconds = lease.until - self._clock()
+        one.answer(Lent(lease.number, first, held, max(0.0, seconds), rows, chain[:end]))
+
+    def _deepest(self, locate: Locate) -> Entry | None:
+        for pages, key in locate.rungs:
+            entry = self._cache.find(key)
+            if entry is not None and entry.depth == pages * PAGE_TOKENS:
+                return entry
+        return None
+
+    def _must_wait(self, chain: list[Entry], one: _Ask) -> bool:
+        """Pages on the disk alone are brought to the host; the answer waits for the first that is asked for."""
+        ready = _ready(chain)
+        below = chain[ready : min(_held(chain), ready + STAGED)]
+        if not below:
+            return False
+        self._cache.stage(below)
+        return ready <= one.locate.first and self._clock() < one.until
+
+
+def _ready(chain: Sequence[Entry]) -> int:
+    """Leading pages that are on the device or in the host."""
+    return bisect_left(chain, True, key=lambda entry: entry.page == GONE and entry.host is None)
+
+
+def _held(chain: Sequence[Entry]) -> int:
+    """Leading pages that are still somewhere."""
+    return bisect_left(chain, True, key=lambda e: e.page == GONE and e.host is None and e.disk is None)
+
+
+def _is_of(entry: Entry, namespace: bytes) -> bool:
+    """Whether a first page is of the namespace with this digest."""
+    return entry.namespace is not None and digest(entry.namespace) == namespace

@@ -1,0 +1,62 @@
+"""Where a node lends its pages to others, and to whom."""
+
+import ssl
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from trunkline.shared.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: this node's certificate and key, and the authority that signs those of the cluster."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """For those who ask this node, and for asking others. Raises ConfigError.
+
+        Both sides must show a certificate. Who signed it counts, and no host name: nodes are reached by address.
+        """
+        made = []
+        for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
+            context = ssl.SSLContext(protocol)
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+                context.load_verify_locations(self.authority)
+            except OSError as error:
+                files = f"{self.certificate}, {self.key} and {self.authority}"
+                raise ConfigError(f"--transfer-tls: {files} cannot be used: {error}") from None
+            made.append(context)
+        return made[0], made[1]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSettings:
+    """Of the control channel."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free one."""
+    tls: TlsFiles | None = None
+
+    def check(self, secret: str | None, anybody: bool) -> None:
+        """Raises ConfigError where whoever reaches the port could read what others' prompts left in the cache."""
+        if secret is None and self.tls is None and not anybody and not _is_loopback(self.host):
+            raise ConfigError(
+                f"--transfer-host {self.host}: pages would be lent to whoever asks. Give a --cluster-secret-file or "
+                "--transfer-tls, or say --transfer-open where only the cluster reaches this port"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
