@@ -59,6 +59,8 @@ class Admission:
         self.waits = 0
         """Requests that were sent after they had been held."""
         self.waited_s = 0.0
+        self._left: Lane | None = None
+        """Whose requests are being sent elsewhere."""
         self.deadline = inf
         """Of the next look at what is held."""
 
@@ -154,6 +156,7 @@ class Admission:
         if one.held:
             self._unhold(one, lane)
             self._refund(one, lane)
+            self.pump(lane)  # It may have been the one that nobody passes.
         else:
             self.begin(one)
             if one.sent:
@@ -170,6 +173,8 @@ class Admission:
 
     def pump(self, lane: Lane) -> None:
         """Sends what waits for the node while it has room."""
+        if lane is self._left or lane.node.state is not NodeState.READY:
+            return
         now = self._clock()
         while (one := lane.following(now)) is not None:
             self._unhold(one, lane)
@@ -242,9 +247,11 @@ class Admission:
             one.flow.bucket.give(one.tokens)
 
     def _reroute(self, lane: Lane) -> None:
+        self._left = lane
         for one in lane.passages():
             if one.held:
                 one.waiter.reroute()
+        self._left = None
 
     def _make_place(self, one: Passage, lane: Lane, now: float) -> None:
         """For one more that waits: the flow that takes up most room, for its weight, gives up its newest.

@@ -6,7 +6,7 @@ from array import array
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
-from trunkline.router.nodes import Node
+from trunkline.router.nodes import Node, NodeState
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.scheduler import Scheduler, Ticket
 from trunkline.router.scheduler.sizes import size_of
@@ -47,6 +47,7 @@ class Fleet:
         kind = ExactNode if exact else Node
         self.nodes = tuple(kind(index, f"http://127.0.0.1:{9000 + index}") for index in range(count))
         for node in self.nodes:
+            node.state = NodeState.READY
             node.models = {"m": ServedModel("m", SPACE, 4096) if exact else None}
 
     def send(self, prompt: Prompt, salt: str = "") -> Ticket:
