@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from trunkline.agent.answer import Answer
 from trunkline.agent.engine.base import Engine, Generation, GenerationStream
-from trunkline.agent.http import ClusterSecret, RequestEdge, error_response, read_body
+from trunkline.agent.http import Caller, ClusterSecret, RequestEdge, error_response, read_body
 from trunkline.agent.metrics import AgentCollector
 from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.openai import answers, params
@@ -54,13 +54,13 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
 def _add_generation(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
-        salt, serving = secret.salt(request), node.ready()
-        return await _generate(request, serving, completion_body(await read_body(request)), salt)
+        caller, serving = secret.caller(request), node.ready()
+        return await _generate(request, serving, completion_body(await read_body(request)), caller)
 
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        salt, serving = secret.salt(request), node.ready()
-        return await _generate(request, serving, chat_body(await read_body(request)), salt)
+        caller, serving = secret.caller(request), node.ready()
+        return await _generate(request, serving, chat_body(await read_body(request)), caller)
 
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
@@ -74,7 +74,7 @@ def _add_generation(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
         return _json(model)
 
     def served(request: Request) -> answers.Model:
-        secret.salt(request)
+        secret.caller(request)
         serving = node.ready()
         model = serving.engine.model
         return answers.Model(model.name, serving.since, model.context)
@@ -104,16 +104,17 @@ def _add_operation(app: FastAPI, node: Node, secret: ClusterSecret, counts: Coun
     @app.get(INFO_PATH)
     async def info(request: Request) -> Response:
         """With a secret, where the events are is told to the cluster alone."""
-        secret.salt(request)
+        secret.caller(request)
         return _json(node.info())
 
 
-async def _generate(request: Request, serving: Serving, body: CompletionBody | ChatBody, salt: str) -> Response:
+async def _generate(request: Request, serving: Serving, body: CompletionBody | ChatBody, caller: Caller) -> Response:
     model = serving.engine.model
     if body.model != model.name:
         raise ModelNotFound(body.model)
     params.check(body)
     n = params.choices(body)
+    salt = caller.salt
     prompts = await serving.preparer.prompts(body, salt)
     request_id: str = request.state.request_id
     generations = [
@@ -125,6 +126,7 @@ async def _generate(request: Request, serving: Serving, body: CompletionBody | C
             prompt.text_keys,
             prompt.text_depths,
             priority=body.priority or 0,
+            pull_from=caller.pull_from,
         )
         for prompt in prompts
         for choice in range(n)

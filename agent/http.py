@@ -7,6 +7,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -14,8 +15,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.agent.openai.answers import encode
+from trunkline.agent.transfer.settings import is_loopback
 from trunkline.shared.errors import Overloaded, RequestError
-from trunkline.shared.names import HEADER_CLUSTER, HEADER_REQUEST_ID, HEADER_SALT, MAX_BODY_BYTES
+from trunkline.shared.names import HEADER_CLUSTER, HEADER_PULL_FROM, HEADER_REQUEST_ID, HEADER_SALT, MAX_BODY_BYTES
+from trunkline.shared.pull import PullFrom, parse
 
 BODY_TIMEOUT_S = 30.0
 DISCARD_S = 2.0
@@ -66,6 +69,15 @@ class RequestEdge:
             await error_response(error)(scope, receive, tagged)
 
 
+class Caller(NamedTuple):
+    """What is believed of who calls."""
+
+    salt: str = ""
+    """The tenant's (hex)."""
+    pull_from: PullFrom | None = None
+    """Another node that holds more of the prompt's beginning."""
+
+
 class ClusterSecret:
     """Who may call `/v1/*` and learn where the events are, and whose word on the tenant's salt counts."""
 
@@ -73,20 +85,32 @@ class ClusterSecret:
         """`secret`: None if the node belongs to no cluster; then everybody may call, but nobody who counts on one."""
         self._secret = secret.encode() if secret is not None else None
 
-    def salt(self, request: Request) -> str:
-        """The tenant's salt (hex). Raises RequestError 401 for a caller that does not know the secret."""
+    def caller(self, request: Request) -> Caller:
+        """Raises RequestError 401 for one that does not know the secret, 400 for what no router says."""
         given = request.headers.get(HEADER_CLUSTER)
+        pull = _pull_from(request)
         if self._secret is None:
             if given is not None:  # A router that believes its tenants apart would not be told that they are not.
                 raise RequestError(f"this node has no cluster secret to compare {HEADER_CLUSTER} with", status=401)
-            return ""
+            # Anybody could send this node to any address; where there is no secret, all of it is on one machine.
+            return Caller("", pull if pull is not None and is_loopback(pull.address.rpartition(":")[0]) else None)
         if not hmac.compare_digest((given or "").encode("latin-1"), self._secret):
             reason = f"this node serves its cluster only: {HEADER_CLUSTER} is missing or wrong"
             raise RequestError(reason, status=401)
         salt = request.headers.get(HEADER_SALT, "")
         if not _SALT.fullmatch(salt):
             raise RequestError(f"{HEADER_SALT}: not a hex string of at most 64 digits", param=HEADER_SALT)
-        return salt
+        return Caller(salt, pull)
+
+
+def _pull_from(request: Request) -> PullFrom | None:
+    value = request.headers.get(HEADER_PULL_FROM)
+    if value is None:
+        return None
+    pull = parse(value)
+    if pull is None:
+        raise RequestError(f"{HEADER_PULL_FROM}: not of the form host:port; tokens=N", param=HEADER_PULL_FROM)
+    return pull
 
 
 async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:

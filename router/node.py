@@ -34,7 +34,7 @@ class Node:
 
     __slots__ = (
         *("index", "url", "host", "port", "name"),
-        *("info", "models", "state", "error", "follower", "load", "load_at"),
+        *("info", "models", "transfer", "state", "error", "follower", "load", "load_at"),
     )
 
     def __init__(self, index: int, url: str) -> None:
@@ -56,6 +56,8 @@ class Node:
         """None: not an agent, or not reached yet."""
         self.models: Mapping[str, ServedModel | None] | None = {}
         """Served models; the value is None where the namespace is not known. None: takes any model."""
+        self.transfer = ""
+        """host:port where other nodes ask it for pages; empty: it lends none."""
         self.state = NodeState.JOINING
         self.error = ""
         """What keeps it from being ready."""

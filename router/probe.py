@@ -14,6 +14,7 @@ from trunkline.router.fetch import fetch
 from trunkline.router.follower import Stream
 from trunkline.shared.errors import TrunklineError, WireError
 from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH
+from trunkline.shared.pull import is_address
 from trunkline.shared.wire import AgentInfo, ServedModel, decode_info
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -30,13 +31,14 @@ class ProbeError(TrunklineError):
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What a node says. `models` as in `Node.models`; `reason`: why it is not ready."""
+    """What a node says. `models` and `transfer` as in `Node`; `reason`: why it is not ready."""
 
     ready: bool
     reason: str = ""
     info: AgentInfo | None = None
     stream: Stream | None = None
     models: Mapping[str, ServedModel | None] | None = field(default_factory=dict)
+    transfer: str = ""
 
 
 class _Model(msgspec.Struct):
@@ -74,7 +76,7 @@ class Prober:
                 return await self._plain(url)
             ready = await self._readiness(url)
             models = {model.name: model for model in info.models}
-            return Probed(ready.ready, ready.reason, info, _stream(info, url), models)
+            return Probed(ready.ready, ready.reason, info, _stream(info, url), models, _transfer(info, url))
 
     async def refresh(self, url: str, *, agent: bool) -> Probed:
         """As `identify`, with one request, for a node that is known: an agent says only whether it is ready."""
@@ -124,8 +126,16 @@ def _stream(info: AgentInfo, url: str) -> Stream:
     return Stream(info.node, _endpoint(info.events, url), _endpoint(info.replay, url))
 
 
+def _transfer(info: AgentInfo, url: str) -> str:
+    if not info.transfer:
+        return ""
+    if not is_address(info.transfer):
+        raise ProbeError(f"transfer address {info.transfer!r} is not of the form host:port")
+    return _endpoint(f"tcp://{info.transfer}", url).removeprefix("tcp://")
+
+
 def _endpoint(endpoint: str, url: str) -> str:
-    """A ZeroMQ endpoint to connect to; an agent that binds every address is where its HTTP side is."""
+    """An endpoint to connect to; an agent that binds every address is where its HTTP side is."""
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname, parts.port

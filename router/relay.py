@@ -19,6 +19,7 @@ from trunkline.router.scheduler.scheduler import Ticket
 from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.pull import PullFrom
 
 log = logging.getLogger("trunkline.router.relay")
 
@@ -36,8 +37,8 @@ class Client(Protocol):
     request_id: str
     unframed: bool
 
-    def request_head(self, authority: bytes, size: int) -> bytes:
-        """The head of the request to a node, for a body of `size` bytes."""
+    def request_head(self, authority: bytes, size: int, pull: PullFrom | None) -> bytes:
+        """The head of the request to a node, for a body of `size` bytes. `pull`: from whom it is to pull pages."""
 
     def write_head(self, status: int, fields: bytes, choice: Choice, until_eof: bool, body: bytes) -> None:
         """`fields`: lines of the head, each with its CRLF in front. `until_eof`: the body ends with the connection."""
@@ -189,7 +190,8 @@ class Relay:
             return
         self._connection = connection
         self._await(self._context.settings.deadlines.first_byte)
-        connection.send(self, self._client.request_head(connection.authority, len(self._body)), self._body)
+        head = self._client.request_head(connection.authority, len(self._body), self._choice.pull)
+        connection.send(self, head, self._body)
 
     def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
         context, choice = self._context, self._choice

@@ -147,7 +147,7 @@ class Watcher:
         await self._follow(probed.stream)
         known = node.identity
         moved = node.models != probed.models or (node.info is None) != (probed.info is None)
-        node.info, node.models = probed.info, probed.models
+        node.info, node.models, node.transfer = probed.info, probed.models, probed.transfer
         if probed.info is not None:
             node.name = probed.info.node
         elif node.state is not NodeState.READY:

@@ -23,6 +23,9 @@ HEADER_SALT = "x-trunkline-salt"
 HEADER_CLUSTER = "x-trunkline-cluster"
 """Router to agent: proof that the caller knows the cluster secret."""
 
+HEADER_PULL_FROM = "x-trunkline-pull-from"
+"""Router to agent: the node that holds more of the prefix; see `shared/pull.py`. Believed as HEADER_SALT is."""
+
 ROUTER_PORT = 8000
 AGENT_PORT = 8100
 INFO_PATH = "/trunkline/info"

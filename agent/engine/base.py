@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
+from trunkline.shared.pull import PullFrom
 from trunkline.shared.wire import Load, ServedModel
 
 
@@ -58,6 +59,8 @@ class Generation:
     """`time.monotonic()` after which the generation ends with an error, wherever it is. None: the engine's own."""
     priority: int = 0
     """Lower ones go first; see `order.py`."""
+    pull_from: PullFrom | None = None
+    """A node that holds more of the prompt's beginning, as the router says."""
 
 
 @dataclass(frozen=True, slots=True)

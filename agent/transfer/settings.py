@@ -48,15 +48,16 @@ class TransferSettings:
 
     def check(self, secret: str | None, anybody: bool) -> None:
         """Raises ConfigError where whoever reaches the port could read what others' prompts left in the cache."""
-        if secret is None and self.tls is None and not anybody and not _is_loopback(self.host):
+        if secret is None and self.tls is None and not anybody and not is_loopback(self.host):
             raise ConfigError(
                 f"--transfer-host {self.host}: pages would be lent to whoever asks. Give a --cluster-secret-file or "
                 "--transfer-tls, or say --transfer-open where only the cluster reaches this port"
             )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is reached there; an address of IPv6 may be in brackets."""
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"

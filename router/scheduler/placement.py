@@ -12,6 +12,7 @@ from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.pull import Pull
 from trunkline.shared.namespace import Namespace
+from trunkline.shared.pull import PullFrom
 
 NO_PULLS: Mapping[int, Pull] = MappingProxyType({})
 
@@ -31,6 +32,12 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     """A node that holds more of the prefix, for this one to pull it from."""
     pulled: int = 0
     """Of the matched tokens: those that are pulled."""
+
+    @property
+    def pull(self) -> PullFrom | None:
+        """What to tell the node of it."""
+        source = self.pull_from
+        return PullFrom(source.transfer, self.matched) if source is not None and source.transfer else None
 
 
 @dataclass(frozen=True, slots=True)

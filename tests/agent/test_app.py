@@ -13,7 +13,15 @@ from trunkline.agent import http
 from trunkline.agent.engine.base import Delta, EngineError
 from trunkline.agent.engine.text import TextModel
 from trunkline.shared.errors import RequestError
-from trunkline.shared.names import HEADER_CLUSTER, HEADER_REQUEST_ID, HEADER_SALT, INFO_PATH, MAX_BODY_BYTES
+from trunkline.shared.names import (
+    HEADER_CLUSTER,
+    HEADER_PULL_FROM,
+    HEADER_REQUEST_ID,
+    HEADER_SALT,
+    INFO_PATH,
+    MAX_BODY_BYTES,
+)
+from trunkline.shared.pull import PullFrom
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "Hello there"}]}
 COMPLETION = {"model": "fake", "prompt": "Hello there"}
@@ -387,6 +395,34 @@ def test_without_a_secret_nobody_s_word_on_the_salt_counts(text_model: TextModel
     async def test(client: httpx.AsyncClient) -> None:
         await client.post("/v1/completions", json=COMPLETION, headers={HEADER_SALT: "00ff"})
         assert [g.salt for g in engine.generations] == [""]
+
+    run(engine, text_model, test)
+
+
+def test_from_whom_to_pull_is_believed_of_the_cluster(text_model: TextModel) -> None:
+    engine = FakeEngine()
+    proof = {HEADER_CLUSTER: SECRET}
+
+    async def main() -> None:
+        async with served(engine, text_model, secret=SECRET) as client:
+            for headers in ({}, {HEADER_PULL_FROM: "10.0.0.7:4000; tokens=6992"}):
+                await client.post("/v1/completions", json=COMPLETION, headers=proof | headers)
+            assert [g.pull_from for g in engine.generations] == [None, PullFrom("10.0.0.7:4000", 6992)]
+            bad = await client.post("/v1/completions", json=COMPLETION, headers=proof | {HEADER_PULL_FROM: "nobody"})
+            assert (bad.status_code, bad.json()["error"]["param"]) == (400, HEADER_PULL_FROM)
+
+    asyncio.run(main())
+
+
+def test_without_a_secret_nobody_sends_this_node_to_another_machine(text_model: TextModel) -> None:
+    engine = FakeEngine()
+
+    async def test(client: httpx.AsyncClient) -> None:
+        for host in ("10.0.0.7", "holder.example", "127.0.0.1", "[::1]"):
+            headers = {HEADER_PULL_FROM: f"{host}:4000; tokens=16"}
+            await client.post("/v1/completions", json=COMPLETION, headers=headers)
+        there = [PullFrom("127.0.0.1:4000", 16), PullFrom("[::1]:4000", 16)]
+        assert [g.pull_from for g in engine.generations] == [None, None, *there]
 
     run(engine, text_model, test)
 

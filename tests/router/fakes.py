@@ -84,6 +84,7 @@ class FakeAgent:
     """Bytes added to each token's text."""
     cached_tokens: int = 0
     load: Load = field(default_factory=Load)
+    transfer: str = ""
     port: int = 0
     requests: list[Received] = field(default_factory=list)
     """Completions received, oldest first."""
@@ -147,6 +148,7 @@ class FakeAgent:
             replay=self.publisher.replay,
             max_running=8,
             pages=1024,
+            transfer=self.transfer,
         )
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -387,12 +387,22 @@ def test_an_agent_that_binds_every_address_is_found_where_it_answers(monkeypatch
         async with FakeAgent() as agent:
             info = agent.info()
             everywhere = {name: getattr(info, name).replace("127.0.0.1", "0.0.0.0") for name in ("events", "replay")}
-            info = msgspec.structs.replace(info, **everywhere)
+            info = msgspec.structs.replace(info, transfer="[::]:4000", **everywhere)
             monkeypatch.setattr(agent, "info", lambda: info)
             async with routing(agent.url) as router:
                 await until(router.ready)
                 assert router.node.follower is not None
                 assert router.node.follower.stream.events == agent.publisher.events
+                assert router.node.transfer == "127.0.0.1:4000"
+
+    asyncio.run(main())
+
+
+def test_a_transfer_address_that_is_none_keeps_a_node_out() -> None:
+    async def main() -> None:
+        async with FakeAgent(transfer="10.0.0.1:80\r\nx-evil: yes") as agent, routing(agent.url) as router:
+            await until(lambda: "transfer address" in router.node.error)
+            assert router.node.state is NodeState.DOWN
 
     asyncio.run(main())
 
