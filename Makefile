@@ -7,8 +7,9 @@ RUST := $(shell find kernels/core -name '*.rs' -not -path '*/target/*') kernels/
 PORT ?= 8000
 AGENT_PORT ?= 8100
 AGENTS ?= 2
+MINUTES ?= 30
 
-.PHONY: setup up test redis lint bench lock clean
+.PHONY: setup up test redis lint bench bench-compare soak lock clean
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -50,6 +51,14 @@ lint: setup
 	MYPYPATH=$(VENV)/src $(BIN)/mypy -p trunkline.shared -p trunkline.router -p trunkline.agent -p trunkline.kernels -p trunkline.loadtest
 	cargo fmt --check --manifest-path kernels/core/Cargo.toml
 	cargo clippy --quiet --manifest-path kernels/core/Cargo.toml --locked --all-targets -- -D warnings
+
+# About twelve minutes; peers that are not installed are left out, and named.
+bench-compare: setup
+	$(BIN)/python -m trunkline.loadtest.compare --out bench-compare-$$(date +%Y%m%d-%H%M%S)
+
+# Load while agents, router, events and disks fail; every answer and every invariant is checked.
+soak: setup
+	$(BIN)/python -m trunkline.loadtest.soak --minutes $(MINUTES) --out soak-$$(date +%Y%m%d-%H%M%S)
 
 bench: setup
 	$(BIN)/trunkline bench core

@@ -47,6 +47,21 @@ class Conversation:
 
     def next(self) -> Request:
         """The request of the next turn; `answered` goes before the one after it."""
+        answer = self._say()
+        given_up = self.chance.random() < self.cancel_share
+        cancel_after = self.chance.randint(0, max(0, answer // 2)) if given_up else None
+        system, *others = self.messages
+        if not self.reuse:
+            system = {**system, "content": f"{self.chance.getrandbits(64):016x} {system['content']}"}
+        return Request(self.kind, self.tenant, (system, *others), answer, cancel_after)
+
+    def age(self, turns: int) -> None:
+        """So many turns are over, with answers that are made up."""
+        for _ in range(turns):
+            self.answered(self.writer.write(self._say(), self.chance))
+
+    def _say(self) -> int:
+        """Adds the message of the next turn; returns the tokens of its answer."""
         tokens, answer = self.turns[self._turn]
         text = self.writer.write(tokens, self.chance)
         if self.kind == "agent" and self._turn:
@@ -54,12 +69,7 @@ class Conversation:
         else:
             self.messages.append({"role": "user", "content": text})
         self._turn += 1
-        given_up = self.chance.random() < self.cancel_share
-        cancel_after = self.chance.randint(0, max(0, answer // 2)) if given_up else None
-        system, *others = self.messages
-        if not self.reuse:
-            system = {**system, "content": f"{self.chance.getrandbits(64):016x} {system['content']}"}
-        return Request(self.kind, self.tenant, (system, *others), answer, cancel_after)
+        return answer
 
     def answered(self, text: str) -> None:
         self.messages.append({"role": "assistant", "content": text})
@@ -95,7 +105,7 @@ class Mix:
         else:
             system_tokens = min(settings.system, length // 2)
             system = self._writer.write(system_tokens, words)
-        return Conversation(
+        conversation = Conversation(
             kind,
             tenant,
             [{"role": "system", "content": system}],
@@ -105,6 +115,9 @@ class Mix:
             settings.cancel_share,
             settings.reuse,
         )
+        if number < settings.aged:
+            conversation.age(shape.randrange(len(conversation.turns)))
+        return conversation
 
     def _turns(self, tokens: int, shape: random.Random) -> list[tuple[int, int]]:
         """Messages and answers, so that the last prompt has so many tokens beside the system prompt."""

@@ -26,6 +26,7 @@ def add_options(parser: ArgumentParser) -> None:
     add("system", int, "Tokens of a system prompt.")
     ranged("outputs", "Tokens of an answer, N or LOW:HIGH.")
     ranged("turns", "Requests of a conversation, N or LOW:HIGH.")
+    add("aged", int, "Of the first conversations, so many are in their midst.")
     add("think", float, "Mean seconds between a user's requests.")
     add("tool_share", float, "Share of conversations of agents: tool results, no pauses.")
     add("cancel_share", float, "Share of requests that the client gives up in their midst.")

@@ -35,6 +35,8 @@ class Settings:
     outputs: Range = _OUTPUTS
     turns: Range = _TURNS
     """Requests of a conversation: each has the ones before it, and their answers, in its prompt."""
+    aged: int = 0
+    """So many of the first conversations are in their midst, as most are at any time; what was said is made up."""
     think: float = 0.0
     """Mean pause of a user between requests, exponentially distributed."""
     tool_share: float = 0.0
@@ -97,7 +99,15 @@ class Settings:
         for name in ("long_share", "shared_share", "tool_share", "cancel_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: a share is from 0 to 1")
-        for name, least in (("think", 0), ("rate", 0), ("warm_up", 0), ("zipf", 0), ("stretch", 1e-6), ("burst", 1)):
+        for name, least in (
+            ("think", 0),
+            ("rate", 0),
+            ("warm_up", 0),
+            ("aged", 0),
+            ("zipf", 0),
+            ("stretch", 1e-6),
+            ("burst", 1),
+        ):
             if not least <= getattr(self, name) <= 1e6:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be from {least:g} to 1e6")
         for name in ("long", "system", "tenants", "max_open", "open_conversations"):

@@ -57,6 +57,14 @@ def test_a_conversation_goes_on_with_all_before_it_and_ends_at_its_length() -> N
     assert tokens(requests[-1]) + answers == pytest.approx(6000, rel=0.05)
 
 
+def test_aged_conversations_are_in_their_midst() -> None:
+    mix = Mix(Settings(turns=Range(8, 8), aged=50), WRITER)
+    lengths = [len(mix.conversation(number).next().messages) for number in range(60)]
+    assert set(lengths[50:]) == {2}
+    assert set(lengths[:50]) == {2, 4, 6, 8, 10, 12, 14, 16}
+    assert all(len(talk(mix.conversation(number))[-1].messages) == 16 for number in range(60))
+
+
 def test_an_agent_goes_on_with_results_of_tools() -> None:
     requests = talk(Mix(Settings(turns=Range(3, 3), tool_share=1.0), WRITER).conversation(0))
     assert [message["role"] for message in requests[-1].messages] == ["system", "user", *["assistant", "tool"] * 2]

@@ -1,0 +1,107 @@
+"""`python -m trunkline.loadtest.compare`, also `make bench-compare`."""
+
+import json
+import shlex
+import signal
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from trunkline.agent.engine.emulated.profile import find_profile
+from trunkline.loadtest.compare import plot, table
+from trunkline.loadtest.compare.bound import best_speedup
+from trunkline.loadtest.compare.contest import Contest
+from trunkline.loadtest.compare.plan import TARGETS, Plan
+from trunkline.loadtest.fleet.fronts import PEERS, fronts
+from trunkline.shared.errors import ConfigError, TrunklineError
+
+_PLAN = Plan()
+
+
+def compare(
+    agents: Annotated[int, typer.Option(min=1, max=64, help="Emulated agents.")] = _PLAN.agents,
+    profile: Annotated[str, typer.Option(help="Of the agents: a name or a .json file.")] = _PLAN.profile,
+    time_scale: Annotated[float, typer.Option(min=0.001, max=1000.0, help="Of the agents.")] = _PLAN.time_scale,
+    users: Annotated[int, typer.Option(min=1, help="In the closed loop.")] = _PLAN.users,
+    rounds: Annotated[int, typer.Option(min=1, help="Routers take turns; medians are shown.")] = _PLAN.rounds,
+    seconds: Annotated[float, typer.Option(min=2.0, help="Of each run, beside its warm-up.")] = _PLAN.seconds,
+    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds of each run before that.")] = _PLAN.warm_up,
+    traffic: Annotated[
+        str, typer.Option(help="More options of the locust profile; '' for the profile as it is.")
+    ] = "--turns 8:24 --tool-share 0.3",
+    seed: Annotated[int, typer.Option(min=0)] = _PLAN.seed,
+    peers: Annotated[Path, typer.Option(help="Folder of the peers' programs or virtual environments.")] = PEERS,
+    out: Annotated[Path, typer.Option(help="Folder for picture, JSON and logs; made anew.")] = Path("bench-compare"),
+) -> None:
+    """Trunkline and its peers in front of the same emulated agents, in turn: table, picture, JSON."""
+    plan = Plan(agents, profile, time_scale, users, rounds, seconds, warm_up, seed=seed, traffic=_options(traffic))
+    bound = best_speedup(plan.traffic, find_profile(profile))
+    plot.check()
+    folder = _made(out)
+    found = fronts(peers)
+    absent = [front for front in found.values() if front.program is None]
+    missing = sum(target.front in {front.name for front in absent} for target in TARGETS if target.reuse)
+    console = Console(width=180) if not sys.stdout.isatty() else Console()
+    console.print(f"takes about {plan.estimate_s(missing) / 60:.0f} minutes; files go to {folder}", highlight=False)
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"[{time.monotonic() - began:4.0f} s] {line}", highlight=False, markup=False)
+
+    results = Contest(plan, found, folder, say).run()
+    for each in table.tables(results):
+        console.print(each)
+    for line in table.findings(results, bound):
+        console.print(line, highlight=False, markup=False)
+    plot.draw(folder / "compare.png", results)
+    whole = {"plan": asdict(plan), "best_speedup": bound, **table.json_of(results)}
+    (folder / "compare.json").write_text(json.dumps(whole, indent=1) + "\n")
+    console.print(f"{folder}/compare.json, compare.png; {time.monotonic() - began:.0f} s", highlight=False)
+
+
+def _options(text: str) -> dict[str, object]:
+    """`--name value` pairs, and flags. Locust judges them."""
+    options: dict[str, object] = {}
+    name = ""
+    for word in shlex.split(text):
+        if word.startswith("--"):
+            name = word[2:]
+            options[name] = True
+        elif name:
+            options[name], name = word, ""
+        else:
+            raise ConfigError(f"--traffic: {word!r} belongs to no option")
+    return options
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: cannot be made: {error.strerror}") from None
+    return folder.resolve()
+
+
+def _end(*_: object) -> NoReturn:
+    sys.exit(143)  # Through every `finally`: no agent is left behind.
+
+
+def main() -> None:
+    """Exit code 1 with one line for an expected error."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        typer.run(compare)
+    except TrunklineError as error:
+        print(f"compare: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What reuse can bring at best: the work of a traffic with a cache that forgets nothing, and without any."""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+
+from trunkline.agent.engine.emulated.profile import Profile
+from trunkline.loadtest.load.conversation import Mix
+from trunkline.loadtest.load.options import add_options
+from trunkline.loadtest.load.settings import Settings
+from trunkline.loadtest.load.text import Writer
+
+_CONVERSATIONS = 300
+
+
+def best_speedup(traffic: Mapping[str, object], profile: Profile) -> float:
+    """Work without reuse, over that with one cache for all. Prefill and decode, without the fixed part of steps.
+
+    `traffic` are options of the locust profile. Raises ConfigError for one that has no valid value.
+    """
+    settings = _settings(traffic)
+    mix = Mix(settings, Writer(1.0))
+    with_all = without = 0.0
+    systems: set[str] = set()
+    for number in range(_CONVERSATIONS):
+        conversation = mix.conversation(number)
+        system = conversation.messages[0]["content"]
+        length = len(system.split())
+        had = length if system in systems else 0
+        systems.add(system)
+        for message, answer in conversation.turns:
+            length += message
+            decode = profile.decode_s(length, answer)
+            without += profile.prefill_s(0, length) + decode
+            with_all += profile.prefill_s(min(had, length - 1), length) + decode
+            length += answer
+            had = length
+    return without / with_all
+
+
+def _settings(traffic: Mapping[str, object]) -> Settings:
+    parser = ArgumentParser(exit_on_error=False)
+    add_options(parser)
+    words = [word for name, value in traffic.items() for word in _words(name, value)]
+    return Settings.of(parser.parse_args(words))
+
+
+def _words(name: str, value: object) -> list[str]:
+    return [f"--{name}"] if value is True else [f"--{name}", str(value)]

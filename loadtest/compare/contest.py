@@ -1,0 +1,159 @@
+"""The runs of a comparison: agents once, routers beside each other, load on one of them at a time."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trunkline.agent.engine.emulated.profile import find_profile
+from trunkline.loadtest.compare.outcome import Outcome, medians, outcome
+from trunkline.loadtest.compare.plan import OURS, TARGETS, Plan, Target
+from trunkline.loadtest.fleet.agents import agents, await_idle
+from trunkline.loadtest.fleet.fronts import Front
+from trunkline.loadtest.fleet.service import Service, StartError
+from trunkline.loadtest.fleet.traffic import Traffic
+from trunkline.loadtest.fleet.watch import Watch
+from trunkline.shared.errors import TrunklineError
+
+_STOP_S = 5.0
+"""For the last answers of a closed loop: who waits longer does not change how many there are."""
+_OPEN_STOP_S = 20.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Results:
+    """`closed` at saturation, `open` at `rate`, `hot` at `hot_rate`; `missing` says why a target has no figures."""
+
+    closed: dict[Target, Outcome] = field(default_factory=dict)
+    open: dict[Target, Outcome] = field(default_factory=dict)
+    hot: dict[Target, Outcome] = field(default_factory=dict)
+    missing: dict[Target, str] = field(default_factory=dict)
+    rate: float = 0.0
+    hot_rate: float = 0.0
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+    """Of every run, as locust left them."""
+
+
+class Contest:
+    """One comparison. Raises TrunklineError when agents or Trunkline's own router fail; peers' failures are results."""
+
+    def __init__(self, plan: Plan, fronts: dict[str, Front], folder: Path, say: Say) -> None:
+        self._plan = plan
+        self._fronts = fronts
+        self._folder = folder
+        self._say = say
+        self._profile = find_profile(plan.profile)
+        self._model = f"emulated-{plan.profile}"
+        self._running: dict[str, Service] = {}
+        self._agents: list[Service] = []
+        self._runs = 0
+        self.results = Results()
+
+    def run(self) -> Results:
+        plan = self._plan
+        arguments = ["--engine", "emulated", "--profile", plan.profile, "--time-scale", str(plan.time_scale)]
+        with ExitStack() as stack:
+            self._agents = stack.enter_context(agents(plan.agents, arguments, self._folder))
+            self._start_fronts(stack)
+            self.results.closed = self._rounds(self._present(list(TARGETS)), "closed loop", self._closed)
+            self.results.rate = plan.share * self._best_peer()
+            self._say(f"open loop: {self.results.rate:.2f} requests/s, {plan.share:.0%} of the best peer's saturation")
+            self.results.open = self._rounds(self._present(plan.open_targets), "open loop", self._open)
+            self._hot_prefix()
+        return self.results
+
+    def _start_fronts(self, stack: ExitStack) -> None:
+        urls = [agent.url for agent in self._agents]
+        for name, front in self._fronts.items():
+            try:
+                service = front.service(urls, self._model, self._folder)
+                stack.callback(service.stop)
+                service.start()
+                service.await_ready()
+            except StartError as error:
+                if name == OURS.front:
+                    raise
+                self._give_up(name, str(error))
+            else:
+                self._running[name] = service
+
+    def _give_up(self, front: str, reason: str) -> None:
+        self._say(f"{front} is left out: {reason}")
+        self.results.missing.update({target: reason for target in TARGETS if target.front == front})
+
+    def _present(self, targets: list[Target]) -> list[Target]:
+        return [target for target in targets if target not in self.results.missing]
+
+    def _rounds(self, targets: list[Target], what: str, run: Callable[[Target], Outcome]) -> dict[Target, Outcome]:
+        outcomes: dict[Target, list[Outcome]] = {}
+        for number, target in self._plan.rotated(targets):
+            if target in self.results.missing:
+                continue
+            try:
+                found = run(target)
+            except TrunklineError as error:
+                if target.front == OURS.front:
+                    raise
+                self._give_up(target.front, str(error))
+                continue
+            outcomes.setdefault(target, []).append(found)
+            self._say(f"{what}, round {number + 1}, {target.name}: {found.requests_s:.2f} requests/s")
+        return {target: medians(found) for target, found in outcomes.items()}
+
+    def _closed(self, target: Target) -> Outcome:
+        users = self._plan.users
+        return self._measure(target, {"users": users, "spawn-rate": users, "aged": users}, _STOP_S)
+
+    def _open(self, target: Target) -> Outcome:
+        options: dict[str, object] = {
+            "rate": self.results.rate,
+            "open-conversations": self._plan.users,
+            "aged": self._plan.users,
+        }
+        return self._measure(target, options, _OPEN_STOP_S)
+
+    def _measure(self, target: Target, options: dict[str, object], stop_s: float) -> Outcome:
+        plan = self._plan
+        more = {**plan.traffic, **options, "warm-up": plan.warm_up}
+        if not target.reuse:
+            more["no-reuse"] = True
+        return self._load(self._running[target.front], more, plan.warm_up + plan.seconds, stop_s)
+
+    def _load(self, front: Service, options: dict[str, object], seconds: float, stop_s: float) -> Outcome:
+        """Texts are new in each run, so that no run finds what another one has left in the caches."""
+        self._runs += 1
+        own = {"salt": f"run-{self._runs}", "seed": self._plan.seed, "model": self._model}
+        await_idle(agent.url for agent in self._agents)
+        with Watch(self._agents, front) as watch:
+            summary = Traffic(front.url, seconds, stop_s, {**own, **options}).run(self._folder)
+        self.results.summaries.append({"front": front.name, "options": {**own, **options}, **summary})
+        return outcome(summary, watch, self._profile)
+
+    def _best_peer(self) -> float:
+        """Requests per second; of Trunkline itself if it is alone."""
+        peers = [found.requests_s for target, found in self.results.closed.items() if target.front != OURS.front]
+        return max(peers, default=self.results.closed[OURS].requests_s)
+
+    def _hot_prefix(self) -> None:
+        """One prompt that nearly all share, which no agent has at first, at twice what one agent can do."""
+        plan = self._plan
+        length = plan.hot_system + plan.hot_tail
+        hot: dict[str, object] = {
+            "inputs": length,
+            "system": plan.hot_system,
+            "shared-share": 0.95,
+            "long-share": 0.0,
+            "outputs": "8:32",
+        }
+        single = self._load(self._agents[0], {**hot, "users": 32, "warm-up": plan.seconds / 3}, plan.seconds, _STOP_S)
+        self.results.hot_rate = 2 * single.requests_s
+        self._say(f"hot prefix: {self.results.hot_rate:.2f} requests/s, twice what one agent can do")
+        once = [(0, target) for target in self._present(plan.open_targets)]
+        for _, target in once:
+            options = {**hot, "rate": self.results.hot_rate}
+            found = self._load(self._running[target.front], options, plan.seconds, _OPEN_STOP_S)
+            self.results.hot[target] = found
+            self._say(f"hot prefix, {target.name}: busiest agent {found.work_max_over_mean or 0:.2f} x the mean")

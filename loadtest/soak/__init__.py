@@ -1,0 +1,1 @@
+"""A long run in which things break: `python -m trunkline.loadtest.soak`."""
