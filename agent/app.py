@@ -127,6 +127,7 @@ async def _generate(request: Request, serving: Serving, body: CompletionBody | C
             prompt.text_depths,
             priority=body.priority or 0,
             pull_from=caller.pull_from,
+            lead_s=caller.lead_s,
         )
         for prompt in prompts
         for choice in range(n)

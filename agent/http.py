@@ -17,12 +17,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trunkline.agent.openai.answers import encode
 from trunkline.agent.transfer.settings import is_loopback
 from trunkline.shared.errors import Overloaded, RequestError
-from trunkline.shared.names import HEADER_CLUSTER, HEADER_PULL_FROM, HEADER_REQUEST_ID, HEADER_SALT, MAX_BODY_BYTES
+from trunkline.shared.names import (
+    HEADER_CLUSTER,
+    HEADER_LEAD,
+    HEADER_PULL_FROM,
+    HEADER_REQUEST_ID,
+    HEADER_SALT,
+    MAX_BODY_BYTES,
+)
 from trunkline.shared.pull import PullFrom, parse
 
 BODY_TIMEOUT_S = 30.0
 DISCARD_S = 2.0
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_LEAD = re.compile(r"\d{1,6}(\.\d{1,3})?", re.ASCII)
 _SALT = re.compile(r"[0-9a-f]{0,64}")
 _ROUTES = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/models"})
 """Paths that are counted by name; the rest is one label, so that a scanner cannot grow the metrics."""
@@ -76,6 +84,8 @@ class Caller(NamedTuple):
     """The tenant's (hex)."""
     pull_from: PullFrom | None = None
     """Another node that holds more of the prompt's beginning."""
+    lead_s: float = 0.0
+    """The tenant is behind its share by so much: its request is due earlier."""
 
 
 class ClusterSecret:
@@ -100,7 +110,7 @@ class ClusterSecret:
         salt = request.headers.get(HEADER_SALT, "")
         if not _SALT.fullmatch(salt):
             raise RequestError(f"{HEADER_SALT}: not a hex string of at most 64 digits", param=HEADER_SALT)
-        return Caller(salt, pull)
+        return Caller(salt, pull, _lead_s(request))
 
 
 def _pull_from(request: Request) -> PullFrom | None:
@@ -111,6 +121,13 @@ def _pull_from(request: Request) -> PullFrom | None:
     if pull is None:
         raise RequestError(f"{HEADER_PULL_FROM}: not of the form host:port; tokens=N", param=HEADER_PULL_FROM)
     return pull
+
+
+def _lead_s(request: Request) -> float:
+    lead = request.headers.get(HEADER_LEAD, "0")
+    if not _LEAD.fullmatch(lead):
+        raise RequestError(f"{HEADER_LEAD}: not a number of seconds below a million", param=HEADER_LEAD)
+    return float(lead)
 
 
 async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:

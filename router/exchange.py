@@ -18,8 +18,6 @@ from trunkline.router.scheduler.placement import Choice
 from trunkline.router.tenants import Tenant
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
-from trunkline.shared.names import HEADER_PULL_FROM
-from trunkline.shared.pull import PullFrom
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in http.HTTPStatus}
 _ids = map((os.urandom(8).hex() + "-%x").__mod__, itertools.count(1))
@@ -144,12 +142,12 @@ class Exchange:
 
     # The relay's client.
 
-    def request_head(self, authority: bytes, size: int, pull: PullFrom | None) -> bytes:
+    def request_head(self, authority: bytes, size: int, fields: bytes) -> bytes:
         return b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             self._head.target,
             authority,
             self._forwarded,
-            b"" if pull is None else f"{HEADER_PULL_FROM}: {pull}\r\n".encode(),
+            fields,
             self.request_id.encode(),
             size,
         )

@@ -19,7 +19,7 @@ from trunkline.router.scheduler.scheduler import Ticket
 from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
-from trunkline.shared.pull import PullFrom
+from trunkline.shared.names import HEADER_LEAD, HEADER_PULL_FROM
 
 log = logging.getLogger("trunkline.router.relay")
 
@@ -37,8 +37,8 @@ class Client(Protocol):
     request_id: str
     unframed: bool
 
-    def request_head(self, authority: bytes, size: int, pull: PullFrom | None) -> bytes:
-        """The head of the request to a node, for a body of `size` bytes. `pull`: from whom it is to pull pages."""
+    def request_head(self, authority: bytes, size: int, fields: bytes) -> bytes:
+        """The head of the request to a node, for a body of `size` bytes, with these fields (lines) as well."""
 
     def write_head(self, status: int, fields: bytes, choice: Choice, until_eof: bool, body: bytes) -> None:
         """`fields`: lines of the head, each with its CRLF in front. `until_eof`: the body ends with the connection."""
@@ -190,8 +190,16 @@ class Relay:
             return
         self._connection = connection
         self._await(self._context.settings.deadlines.first_byte)
-        head = self._client.request_head(connection.authority, len(self._body), self._choice.pull)
+        head = self._client.request_head(connection.authority, len(self._body), self._told())
         connection.send(self, head, self._body)
+
+    def _told(self) -> bytes:
+        """What the node alone is told: from whom to pull pages, and by how much the tenant is behind."""
+        pull, passage = self._choice.pull, self._passage
+        told = b"" if pull is None else f"{HEADER_PULL_FROM}: {pull}\r\n".encode()
+        if passage is not None and passage.lead_s:
+            told += f"{HEADER_LEAD}: {passage.lead_s:.3f}\r\n".encode()
+        return told
 
     def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
         context, choice = self._context, self._choice

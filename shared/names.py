@@ -20,6 +20,8 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 HEADER_REQUEST_ID = "x-request-id"
 HEADER_SALT = "x-trunkline-salt"
 """Router to agent: hex salt of the authenticated tenant. Believed only beside a valid HEADER_CLUSTER."""
+HEADER_LEAD = "x-trunkline-lead"
+"""Router to agent: seconds by which the request's tenant is behind its fair share of the node. Believed as the salt."""
 HEADER_CLUSTER = "x-trunkline-cluster"
 """Router to agent: proof that the caller knows the cluster secret."""
 

@@ -61,6 +61,8 @@ class Generation:
     """Lower ones go first; see `order.py`."""
     pull_from: PullFrom | None = None
     """A node that holds more of the prompt's beginning, as the router says."""
+    lead_s: float = 0.0
+    """So much earlier its turn is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,10 @@ first, which costs the long one 2 % and saves the short one nearly all of its wa
 due times move on with the clock, so a prompt of w seconds is overtaken only by those that come less than patience * w
 after it, however many come. Patience 0 is first come, first served.
 
+Where tenants share the nodes, the router says by how many seconds a request's tenant is behind its share. The request
+is due so much earlier (`lead_s`): a long prompt of one tenant, however long it has waited, is left for a short one of
+another who asked for little.
+
 A priority counts as in vLLM: lower ones go first. Each step of it halves or doubles the patience, which is Smith's
 rule (weighted shortest work first) for weights that are powers of two; nobody starves whatever others ask for.
 
@@ -23,9 +27,9 @@ _FIXED_SHARE = 1 / 32
 H100 (7 ms). Anything from 1/64 to 1/8 is within 1 % in the simulator."""
 
 
-def due(arrival: float, left_s: float, patience: float, priority: int = 0) -> float:
+def due(arrival: float, left_s: float, patience: float, priority: int = 0, lead_s: float = 0.0) -> float:
     """When a prompt's turn is, on the clock of `arrival`; seconds."""
-    return arrival + patience * left_s * 2.0**priority
+    return arrival + patience * left_s * 2.0**priority - (lead_s if patience else 0.0)
 
 
 def ends_step(tokens: int, complete: int, waiting: int, step_tokens: int) -> bool:

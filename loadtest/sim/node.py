@@ -34,6 +34,7 @@ class Job:
         "first_token_at",
         "generated",
         "index",
+        "lead_s",
         "output_tokens",
         "pages",
         "promoted",
@@ -54,6 +55,8 @@ class Job:
         self.session = session
         self.arrived_at = arrived_at
         self.started_at = self.first_token_at = self.finished_at = 0.0
+        self.lead_s = 0.0
+        """What its router says of it; see `agent/engine/order.py`."""
         self.pull_from: int | None = None
         """A node that holds more of its prefix; set by the policy."""
         self.expected = 0
@@ -204,7 +207,10 @@ class EngineModel:
         rate = self._prefill_rate.rate
         patience = self._patience / rate if rate else 0.0
 
-        return sorted((*self._prefills, *self._waiting), key=lambda job: due(job.arrived_at, self._left(job), patience))
+        return sorted(
+            (*self._prefills, *self._waiting),
+            key=lambda job: due(job.arrived_at, self._left(job), patience, lead_s=job.lead_s),
+        )
 
     def _ends(self, job: Job, budget: int, complete: int, waiting: int) -> bool:
         """Whether the step had better end before this prompt."""

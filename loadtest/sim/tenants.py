@@ -65,17 +65,19 @@ class TenantCluster(Cluster):
 class _Request:
     """Stands where a relay stands in the router."""
 
-    passage: Passage
     placement: Placement
     choice: Choice
 
     def __init__(self, cluster: TenantCluster, job: Job) -> None:
         self._cluster = cluster
         self.job = job
+        self.passage: Passage | None = None
 
     def release(self) -> None:
         policy = self._cluster._policy
         policy.sent(self)
+        if self.passage is not None:
+            self.job.lead_s = self.passage.lead_s
         self._cluster.send(self.job, self.choice.node.index, policy.now)
 
     def reroute(self) -> None:
@@ -121,13 +123,13 @@ class _Admitting(Trunkline):
         )
 
     def leave(self, request: _Request) -> None:
-        if self._requests.pop(request.job.index, None) is not None:
+        if self._requests.pop(request.job.index, None) is not None and request.passage is not None:
             self.admission.leave(request.passage)
 
     def begun(self, job: Job, node: int, now: float) -> None:
         super().begun(job, node, now)
         request = self._requests.get(job.index)
-        if request is not None:
+        if request is not None and request.passage is not None:
             self.admission.begin(request.passage)
 
     def finished(self, job: Job, node: int, now: float) -> None:

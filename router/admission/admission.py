@@ -125,6 +125,7 @@ class Admission:
         one.lane, one.size, one.entered, one.sent = lane, size, now, False
         one.seconds = work_s * load.pace.slowness
         one.cost = work_s + self._reply_s(one.flow.reply_tokens)
+        one.uncached = choice.uncached
         one.room = choice.uncached + int(one.flow.reply_tokens)
         lane.tag(one)
         if not lane.held and lane.takes(one, now):

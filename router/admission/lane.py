@@ -25,6 +25,7 @@ from trunkline.router.admission.flow import Flow
 from trunkline.router.admission.passage import Passage
 from trunkline.router.nodes import Node
 from trunkline.router.scheduler.load import NodeLoad
+from trunkline.router.scheduler.sizes import SIZES, size_of
 from trunkline.router.settings import AdmissionSettings
 from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import Load
@@ -44,8 +45,8 @@ class _Here:
         """A heap. Those that left while they were held are skipped when they come up."""
         self.held = 0
         self.held_s = 0.0
-        self.unbegun_s = 0.0
-        """Prefill of those under way that have not begun."""
+        self.unbegun_s = [0.0] * SIZES
+        """Prefill of those under way that have not begun, by size."""
         self.tokens = 0.0
         """Of KV that those under way take."""
 
@@ -122,13 +123,14 @@ class Lane:
 
     def send(self, one: Passage, now: float) -> None:
         one.sent, one.begun = True, False
+        one.lead_s = min(self._settings.credit_s, max(0.0, self._furthest - one.tag))
         self._time = max(self._time, one.tag)
         self._furthest = max(self._furthest, one.tag + one.cost / one.flow.limits.weight)
         self._unbegun += 1
         self._unbegun_s += one.seconds
         self._busy_until = max(self._busy_until, now) + one.seconds
         here = self._of(one.flow)
-        here.unbegun_s += one.seconds
+        here.unbegun_s[size_of(one.uncached)] += one.seconds
         here.tokens += one.room
         self._free -= one.room
 
@@ -137,7 +139,7 @@ class Lane:
         one.begun = True
         self._unbegun -= 1
         self._unbegun_s -= one.seconds
-        self._here[one.flow].unbegun_s -= one.seconds
+        self._here[one.flow].unbegun_s[size_of(one.uncached)] -= one.seconds
         if not self._unbegun:
             self._unbegun_s = self._busy_until = 0.0
             if not self.held:  # Nobody waits for anybody: virtual time starts over.
@@ -208,7 +210,8 @@ class Lane:
                 self._free = (tier.free + tier.cached) * PAGE_TOKENS
 
     def _before_s(self, one: Passage, now: float) -> float:
-        """Prefill that the node has before it: all, or of a flow that is behind its own.
+        """Prefill that the node has before it: all, or of a flow that is behind its own, without longer prompts where
+        shorter ones pass them.
 
         What has not begun is the most that it can be. But a reply that is not streamed begins with its last token, so
         it is also no more than what is left at the expected pace, or was as of the last report if that is more.
@@ -218,7 +221,8 @@ class Lane:
         unbegun_s = self._unbegun_s
         if one.tag < self._furthest:
             here = self._here.get(one.flow)
-            unbegun_s = here.unbegun_s if here is not None else 0.0
+            passed = size_of(one.uncached) + 1 if self.load.passes else SIZES
+            unbegun_s = sum(here.unbegun_s[:passed]) if here is not None else 0.0
         return min(unbegun_s, max(self._busy_until - now, self._reported_s))
 
     def _leaves_room(self, one: Passage) -> bool:

@@ -32,6 +32,7 @@ class Passage:
         "flow",
         "held",
         "lane",
+        "lead_s",
         "priority",
         "request_id",
         "room",
@@ -40,6 +41,7 @@ class Passage:
         "size",
         "tag",
         "tokens",
+        "uncached",
         "waiter",
     )
 
@@ -56,12 +58,16 @@ class Passage:
         self.lane: Lane | None = None
         self.seconds = 0.0
         """Prefill on this node."""
+        self.uncached = 0
+        """Tokens to compute there."""
         self.room = 0
         """Tokens of KV that it adds there."""
         self.cost = 0.0
         """Charged to the flow: prefill and expected reply, in seconds of a node like the fleet."""
         self.tag = 0.0
         """Virtual time at which its service starts, in the lane."""
+        self.lead_s = 0.0
+        """Seconds by which its flow is behind the one that is ahead of all others, when it was sent."""
         self.entered = 0.0
         self.held = False
         self.sent = False

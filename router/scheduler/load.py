@@ -47,7 +47,6 @@ class NodeLoad:
         "_others",
         "_others_s",
         "_pairs",
-        "_passes",
         "_priced",
         "_prices",
         "_recent",
@@ -69,6 +68,7 @@ class NodeLoad:
         "longer",
         "pace",
         "passed",
+        "passes",
         "pending",
         "prefill_rate",
         "room",
@@ -115,6 +115,8 @@ class NodeLoad:
         """The admission's, if it had to do with this node yet."""
         self.bus = bus
         self.link = Link()
+        self.passes = False
+        """Whether the node lets shorter prompts pass longer ones, as last reported."""
         self.room = 0
         """Tokens that the cache takes without pushing anything out, as last reported."""
         self.spare = 0
@@ -125,8 +127,6 @@ class NodeLoad:
         """Tokens per second, as last reported."""
         self._pairs = 0
         self._sizes = Sizes()
-        self._passes = False
-        """Whether the node lets shorter prompts pass longer ones."""
         self._shared = NO_SHARE
         """What other routers told of theirs."""
         self._recent = Recent()
@@ -197,7 +197,7 @@ class NodeLoad:
         self.prefill_rate = load.prefill_rate
         self._others = max(0, load.running + load.waiting - self._recent.most_running())
         self._believed_until = now + WINDOW_S
-        self._passes = load.patience > 0.0
+        self.passes = load.patience > 0.0
         self.step_tokens = load.step_tokens
         self.bus.report(load.promote_rate, load.disk_rate)
         self.link.report(load.link_rate, load.pulling_tokens, load.lending_tokens, now)
@@ -266,7 +266,7 @@ class NodeLoad:
         requests = self.running + shared.running + self._others
         self.wait_s = wait_s = seconds + self._others_s + self._decode_s * requests + self.held_s
         self.excess = slowness - 1.0
-        if self._passes and seconds > 0.0:
+        if self.passes and seconds > 0.0:
             scale = slowness * left
             self.passed, self.longer = self._sizes.passed(
                 shared.sizes, prices.per_token * scale, prices.per_pair * scale, self.step_tokens

@@ -15,6 +15,7 @@ from trunkline.agent.engine.text import TextModel
 from trunkline.shared.errors import RequestError
 from trunkline.shared.names import (
     HEADER_CLUSTER,
+    HEADER_LEAD,
     HEADER_PULL_FROM,
     HEADER_REQUEST_ID,
     HEADER_SALT,
@@ -382,8 +383,11 @@ def test_the_cluster_secret(text_model: TextModel, caplog: pytest.LogCaptureFixt
             await client.post("/v1/completions", json=COMPLETION, headers=proof)
             await client.post("/v1/completions", json=COMPLETION, headers=proof | {HEADER_SALT: "00ff"})
             assert [g.salt for g in engine.generations] == ["", "00ff"]
-            bad = await client.post("/v1/completions", json=COMPLETION, headers=proof | {HEADER_SALT: "no hex"})
-            assert bad.status_code == 400
+            await client.post("/v1/completions", json=COMPLETION, headers=proof | {HEADER_LEAD: "29.500"})
+            assert [g.lead_s for g in engine.generations] == [0.0, 0.0, 29.5]
+            for bad in ({HEADER_SALT: "no hex"}, {HEADER_LEAD: "-1"}, {HEADER_LEAD: "nan"}, {HEADER_LEAD: "1e9"}):
+                answer = await client.post("/v1/completions", json=COMPLETION, headers=proof | bad)
+                assert answer.status_code == 400
 
     asyncio.run(main())
     assert SECRET not in caplog.text
@@ -393,8 +397,8 @@ def test_without_a_secret_nobody_s_word_on_the_salt_counts(text_model: TextModel
     engine = FakeEngine()
 
     async def test(client: httpx.AsyncClient) -> None:
-        await client.post("/v1/completions", json=COMPLETION, headers={HEADER_SALT: "00ff"})
-        assert [g.salt for g in engine.generations] == [""]
+        await client.post("/v1/completions", json=COMPLETION, headers={HEADER_SALT: "00ff", HEADER_LEAD: "9"})
+        assert [(g.salt, g.lead_s) for g in engine.generations] == [("", 0.0)]
 
     run(engine, text_model, test)
 

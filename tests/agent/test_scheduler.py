@@ -29,8 +29,9 @@ class NoSink:
     def cleared(self) -> None: ...
 
 
-def sequence(tokens: range | list[int], max_tokens: int, at: float, priority: int) -> Sequence:
-    generation = Generation("r", array("i", tokens), SamplingParams(max_tokens=max_tokens), priority=priority)
+def sequence(tokens: range | list[int], max_tokens: int, at: float, priority: int, lead_s: float) -> Sequence:
+    params = SamplingParams(max_tokens=max_tokens)
+    generation = Generation("r", array("i", tokens), params, priority=priority, lead_s=lead_s)
     return Sequence(generation, Chain(NAMESPACE, generation.tokens), submitted_at=at, deadline=100.0)
 
 
@@ -42,8 +43,15 @@ class Bench:
         self.scheduler = Scheduler(self.cache, EngineLimits(patience=patience, **limits))
         self.prefill_rate = prefill_rate
 
-    def add(self, tokens: range | list[int], max_tokens: int = 1000, at: float = 0.0, priority: int = 0) -> Sequence:
-        added = sequence(tokens, max_tokens, at, priority)
+    def add(
+        self,
+        tokens: range | list[int],
+        max_tokens: int = 1000,
+        at: float = 0.0,
+        priority: int = 0,
+        lead_s: float = 0.0,
+    ) -> Sequence:
+        added = sequence(tokens, max_tokens, at, priority, lead_s)
         self.scheduler.add(added)
         return added
 
@@ -236,6 +244,17 @@ def test_a_priority_changes_whose_turn_it_is() -> None:
     bench.add(range(64), max_tokens=1)
     urgent = bench.add(range(1000, 1096), max_tokens=1, priority=-1)
     assert [s for s, _, _ in bench.plan()] == [urgent]
+
+
+@pytest.mark.parametrize(("patience", "lead_s", "first"), [(4.0, 0.0, 0), (4.0, 30.0, 1), (0.0, 30.0, 0)])
+def test_a_tenant_that_is_behind_does_not_wait_for_what_others_have_waited(
+    patience: float, lead_s: float, first: int
+) -> None:
+    """An engine that computes first come, first served does that all the same."""
+    bench = Bench(pages=100, prefill_rate=100.0, patience=patience, max_running=4, step_tokens=64)
+    long = bench.add(range(96), max_tokens=1)
+    short = bench.add(range(1000, 1064), max_tokens=1, at=20.0, lead_s=lead_s)
+    assert bench.plan()[0][0] is (long, short)[first]
 
 
 def test_who_waits_for_pages_is_not_passed_by_who_needs_fewer() -> None:

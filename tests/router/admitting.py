@@ -46,10 +46,14 @@ class Gate:
         """A request with a prompt that nobody has, unless one is given."""
         return Asked(self, self.tenants.get(tenant), prompt or text(next(_numbers)), priority, size)
 
-    def report(self, node: int = 0, *, max_running: int = 0, backlog: int = 0, free: int | None = None) -> None:
+    def report(
+        self, node: int = 0, *, max_running: int = 0, backlog: int = 0, free: int | None = None, patience: float = 0.0
+    ) -> None:
         """`free`: pages of the device tier, of 1,000."""
         tiers = () if free is None else (TierLoad(Tier.DEVICE, 1000, free, 1000 - free, 0, 0),)
-        load = Load(max_running=max_running, backlog_tokens=backlog, prefill_rate=1000.0, tiers=tiers)
+        load = Load(
+            max_running=max_running, backlog_tokens=backlog, prefill_rate=1000.0, tiers=tiers, patience=patience
+        )
         self.fleet.scheduler.on_load(self.fleet.nodes[node], load)
         self.admission.on_load(self.fleet.nodes[node], load)
 

@@ -72,6 +72,29 @@ def test_a_flood_waits_behind_who_asks_for_less_than_a_share() -> None:
     assert sum(one.sent for one in flood) == 4
 
 
+def test_a_node_is_told_who_is_behind() -> None:
+    gate = Gate([A, B], depth_s=0.5, credit_s=4.0)
+    flood = [gate.ask("a") for _ in range(50)]
+    gate.serve(10)
+    few = gate.ask("b")
+    gate.serve(1)
+    assert few.sent
+    assert 0.0 < few.passage.lead_s <= 4.0
+    assert all(one.passage.lead_s == 0.0 for one in flood if one.sent)
+
+
+@pytest.mark.parametrize(("patience", "sent"), [(4.0, True), (0.0, False)])
+def test_nobody_waits_here_for_what_it_passes_at_the_node(patience: float, sent: bool) -> None:
+    """A tenant that is behind is sent past its own long prompt, where the node will let it pass."""
+    gate = Gate([A, B], depth_s=0.5)
+    gate.report(patience=patience)
+    flood = [gate.ask("a", prompt=text(number, 80_000)) for number in range(3)]
+    long = gate.ask("b", prompt=text(10, 40_000))
+    assert [one.sent for one in (*flood, long)] == [True, False, False, True]
+    assert gate.ask("b", prompt=text(11, 400)).sent is sent
+    assert not gate.ask("b", prompt=text(12, 40_000)).sent
+
+
 def test_who_used_less_than_its_share_may_have_a_burst() -> None:
     gate = Gate([A, B], depth_s=0.5, credit_s=4.0, reply_price=0.0)
     for _ in range(30):

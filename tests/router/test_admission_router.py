@@ -105,6 +105,8 @@ def test_a_flood_does_not_delay_who_asks_for_little(tmp_path: Path) -> None:
                 place for place, salt in enumerate(salts) if salt != agent.requests[0].headers["x-trunkline-salt"]
             ]
             assert len(places) == 3
+            leads = [float(received.headers.get("x-trunkline-lead", "0")) for received in agent.requests[1:]]
+            assert all(leads[place] > 0.0 for place in places)
             assert places[-1] < 6
             await until(served.idle)
 

@@ -122,7 +122,7 @@ class Scheduler:
         prefills = [sequence for sequence in self.running if sequence.missing > 1]
         return sorted(
             (*prefills, *self.waiting),
-            key=lambda s: due(s.submitted_at, self._left(s), patience, s.generation.priority),
+            key=lambda s: due(s.submitted_at, self._left(s), patience, s.generation.priority, s.generation.lead_s),
         )
 
     def _ends(self, sequence: Sequence, budget: int, complete: int, waiting: int) -> bool:
