@@ -43,7 +43,7 @@ class PageCache:
     def __init__(self, pages: int, sink: SummarySink, lower: LowerTiers | None = None) -> None:
         """`lower`: the tiers below the device. Raises ValueError for a number of pages that no pool can have."""
         self._visits = Visits()
-        self._device = DeviceLevel(pages, self._visits.heat)
+        self._device = DeviceLevel(pages, self._visits)
         self.pool: PagePool = self._device.pool
         self.false_hits = 0
         """Matches that ended because a key was there, but not for these tokens after this parent."""
@@ -185,7 +185,7 @@ class PageCache:
         if chain.visit is not None:
             found = chain.visit.found
             self._use(chain.entries[:found], chain.visit.trunk)
-            self._use(chain.entries[found:], self._visits.end(chain.visit, reply_tokens))
+            self._use(chain.entries[found:], self._visits.end(chain.visit, chain.keys, reply_tokens))
         self.release(pages, used=False)
 
     def release(self, pages: Iterable[int], *, used: bool = True) -> None:

@@ -95,7 +95,7 @@ class DiskTier:
     def _use(self, store: Store) -> None:
         catalog, host, lower = self._catalog, self._host, self._lower
         self._store = store
-        self.level = LowerLevel(Tier.DISK, store.pages, self._visits.heat)
+        self.level = LowerLevel(Tier.DISK, store.pages, self._visits)
         self.up = Route(catalog, self.level, host, lower.open_lane("disk-to-host", store.load), lower.batch)
         self.down = Route(catalog, host, self.level, lower.open_lane("host-to-disk", store.save), lower.batch)
         self.up.may_evict = self.may_evict

@@ -3,7 +3,8 @@
 from typing import Generic, TypeVar, cast
 
 from trunkline.agent.cache.entry import Member
-from trunkline.kernels.core import Heat, PagePool
+from trunkline.agent.cache.visits import Visits
+from trunkline.kernels.core import PagePool
 from trunkline.shared.names import Tier
 
 M = TypeVar("M", bound=Member)
@@ -12,22 +13,22 @@ M = TypeVar("M", bound=Member)
 class EvictionOrder(Generic[M]):
     """Idle leaves, those first that are worth least. A leaf has no child in the tier; idle: only the cache holds it.
 
-    `heat` keeps what is offered in order of worth. Nothing is updated when a leaf is matched or gets a child: what may
-    not go is recognised when it comes up, and offered again once it may.
+    `visits` keeps what is offered in order. Nothing is updated when a leaf is matched or gets a child: what may not go
+    is recognised when it comes up, and offered again once it may.
     """
 
-    def __init__(self, tier: Tier, resident: list[M | None], pool: PagePool, heat: Heat) -> None:
+    def __init__(self, tier: Tier, resident: list[M | None], pool: PagePool, visits: Visits) -> None:
         """`resident` maps page to member; it is the tier's own, `take` removes from it."""
         self._tier = tier
         self._resident = resident
         self._pool = pool
-        self._heat = heat
-        self.clear()
+        self._visits = visits
+        visits.open(tier, len(resident))
 
     def add(self, member: M) -> None:
         """The member may have become an idle leaf, or was of use as one."""
         if self.is_idle_leaf(member):
-            self._heat.offer(self._tier, member.page, member.used)
+            self._visits.heat.offer(self._tier, member.page, member.used)
 
     def take(self, count: int) -> list[M] | None:
         """Takes the next `count` members to go out of the map, children before parents; None and no change if there
@@ -52,23 +53,23 @@ class EvictionOrder(Generic[M]):
         """All members are new, and idle."""
         for member in self._resident:
             if member is not None and not member.children:
-                self._heat.offer(self._tier, member.page, member.used)
+                self._visits.heat.offer(self._tier, member.page, member.used)
 
     def clear(self) -> None:
-        self._heat.clear(self._tier)
+        self._visits.heat.clear(self._tier)
 
     def check(self) -> None:
         """Raises RuntimeError if an idle leaf would never be found, or in another one's place."""
         for member in self._resident:
             if member is None or not self.is_idle_leaf(member):
                 continue
-            offered = self._heat.offered(self._tier, member.page)
+            offered = self._visits.heat.offered(self._tier, member.page)
             if offered != member.used:
                 raise RuntimeError(f"page {member.page}, an idle leaf of visit {member.used}, is offered as {offered}")
 
     def _pop(self, count: int) -> list[M]:
         taken: list[M] = []
-        while len(taken) < count and (page := self._heat.take(self._tier)) is not None:
+        while len(taken) < count and (page := self._visits.take(self._tier)) is not None:
             member = self._resident[page]
             if member is None or not self.is_idle_leaf(member):
                 continue

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from trunkline.agent.cache.entry import GONE, Copy, Entry
 from trunkline.agent.cache.eviction import EvictionOrder, M
-from trunkline.kernels.core import Heat, PagePool
+from trunkline.agent.cache.visits import Visits
+from trunkline.kernels.core import PagePool
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import TierLoad
 
@@ -26,8 +27,8 @@ class Level(ABC, Generic[M]):
     pages hang on, and a tier that is left alone (after a restart) is complete in itself.
     """
 
-    def __init__(self, tier: Tier, pages: int, heat: Heat, generations: Generations | None = None) -> None:
-        """`heat`: of all tiers. `generations`: the tier's own, of zeros.
+    def __init__(self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None) -> None:
+        """`visits`: of all tiers. `generations`: the tier's own, of zeros.
 
         Raises ValueError for a number of pages that no pool can have.
         """
@@ -43,7 +44,7 @@ class Level(ABC, Generic[M]):
         self.on_short: Callable[[], bool] = lambda: False
         """Called when pages are wanted and too few may go: whether somebody let go of one, so that it may be tried
         again."""
-        self._order: EvictionOrder[M] = EvictionOrder(tier, self.members, self.pool, heat)
+        self._order: EvictionOrder[M] = EvictionOrder(tier, self.members, self.pool, visits)
 
     @abstractmethod
     def copy_of(self, entry: Entry) -> M | None:
@@ -202,8 +203,8 @@ class Level(ABC, Generic[M]):
 class DeviceLevel(Level[Entry]):
     """The device: an entry is its own copy here."""
 
-    def __init__(self, pages: int, heat: Heat) -> None:
-        super().__init__(Tier.DEVICE, pages, heat)
+    def __init__(self, pages: int, visits: Visits) -> None:
+        super().__init__(Tier.DEVICE, pages, visits)
 
     def copy_of(self, entry: Entry) -> Entry | None:
         return entry if entry.page != GONE else None
@@ -222,8 +223,8 @@ class DeviceLevel(Level[Entry]):
 class LowerLevel(Level[Copy]):
     """Host or disk: where an entry's copy is kept in the entry itself."""
 
-    def __init__(self, tier: Tier, pages: int, heat: Heat, generations: Generations | None = None) -> None:
-        super().__init__(tier, pages, heat, generations)
+    def __init__(self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None) -> None:
+        super().__init__(tier, pages, visits, generations)
         self.freed: list[int] = []
         """Pages that were let go, for whoever must write that down."""
 

@@ -51,7 +51,7 @@ class Migration:
         self._fetches = self._late = self._skipped = 0
         self._clock = clock
         self._device = device
-        self.host = LowerLevel(Tier.HOST, lower.host.pages, visits.heat, lower.host.generations)
+        self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations)
         self._up = Route(catalog, self.host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
         self._down = Route(catalog, device, self.host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
         self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from trunkline.agent.cache.duel import Duel
 from trunkline.kernels.core import Heat
 from trunkline.shared.names import Tier
 
@@ -15,8 +16,8 @@ REMEMBERED = 1 << 16
 AGES = (0, *(int(8 * 2 ** (step / 4)) for step in range(48)))
 """In visits: each class of age is 1.2 times as old as the one before. Coarser ones lose: within a class, age is
 nothing."""
-PRIOR = 48.0
-"""Returns. With less, factors that are all alike are told apart by chance, and the order suffers."""
+PRIOR = 12.0
+"""Returns. With less, factors that are all alike are told apart by chance; with more, they are learned later."""
 DECAY = 0.02
 """Half of what was learned is forgotten in 2,200 visits, so that traffic may change."""
 
@@ -61,10 +62,21 @@ class Visits:
     """
 
     def __init__(self) -> None:
-        self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, tiers=len(Tier))
+        self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, tiers=3 * len(Tier))
+        """Of the tiers; then, for each, those of its duel."""
+        self.duels: dict[Tier, Duel] = {}
         self._start = self.heat.now
         self._ends: dict[int, _End] = {}
         """By the key of the page, the one visited first at the front."""
+
+    def open(self, tier: Tier, pages: int) -> None:
+        """The tier has so many pages, none of which is offered."""
+        self.heat.clear(tier)
+        self.duels[tier] = Duel(pages, self.heat, len(Tier) + 2 * tier)
+
+    def take(self, tier: Tier) -> int | None:
+        """Of the pages offered in the tier the one to go, which is no longer offered. None: there is none."""
+        return self.heat.take(tier) if self.duels[tier].learned else self.heat.take_oldest(tier)
 
     def begin(self, keys: Sequence[int], found: int) -> Visit | None:
         """A request for these pages, in order, has come; the first `found` are there. None: it is for no page."""
@@ -80,10 +92,14 @@ class Visits:
             trunk = self._open(keys[found - 1], levels, 2 + bisect_right(_TRUNK_GAPS, gap), 0, uses)
         return Visit(keys[-1], len(keys), found, trunk, len(keys) - depth, turn, gap)
 
-    def end(self, visit: Visit, reply_tokens: int) -> int:
-        """The request is done. The number of its visit to the pages that it added; if it added none, to the trunk."""
-        if visit.found == visit.pages:
-            return visit.trunk
+    def end(self, visit: Visit, keys: Sequence[int], reply_tokens: int) -> int:
+        """The request for these pages is done. The number of its visit to those that it added, or else to the trunk."""
+        tail = visit.trunk if visit.found == visit.pages else self._tail(visit, reply_tokens)
+        for duel in self.duels.values():
+            duel.request(keys[: visit.pages], visit.found, visit.trunk, tail)
+        return tail
+
+    def _tail(self, visit: Visit, reply_tokens: int) -> int:
         levels = (
             _TURN + min(visit.turn, _TURNS - 1),
             _NEW + _scale(visit.new),

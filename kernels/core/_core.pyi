@@ -199,6 +199,9 @@ class Heat:
     def take(self, tier: int) -> int | None:
         """Of the pages offered the one worth least, which is no longer offered. None: there is none."""
 
+    def take_oldest(self, tier: int) -> int | None:
+        """Likewise the one whose visit is longest ago."""
+
     def offered(self, tier: int, page: int) -> int | None:
         """The visit that the page is offered with; None: it is not."""
 

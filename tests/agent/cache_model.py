@@ -94,6 +94,7 @@ class CacheModel:
         self.running: set[int] = set()
         self.false_hits = 0
         self.visits = Visits()
+        self.visits.open(Tier.DEVICE, pages)
 
     def match(self, chain: Chain, held: Held) -> list[int]:
         verified = []
@@ -158,10 +159,10 @@ class CacheModel:
         if held.visit is not None:
             self._use(held.verified, held.visit.trunk)
 
-    def end(self, held: Held, pages: list[int], reply_tokens: int) -> None:
+    def end(self, chain: Chain, held: Held, pages: list[int], reply_tokens: int) -> None:
         if held.visit is not None:
             self._use(held.verified[: held.visit.found], held.visit.trunk)
-            self._use(held.verified[held.visit.found :], self.visits.end(held.visit, reply_tokens))
+            self._use(held.verified[held.visit.found :], self.visits.end(held.visit, chain.keys, reply_tokens))
         self.release(pages, used=False)
 
     def release(self, pages: list[int], *, used: bool = True) -> None:
@@ -211,11 +212,10 @@ class CacheModel:
             page.used = max(page.used, visit)
 
     def _worth_least(self, leaves: list[Page]) -> Page:
-        heat = self.visits.heat
-        heat.clear(0)
+        self.visits.heat.clear(Tier.DEVICE)
         for leaf in leaves:
-            heat.offer(0, leaf.page, leaf.used)
-        number = heat.take(0)
+            self.visits.heat.offer(Tier.DEVICE, leaf.page, leaf.used)
+        number = self.visits.take(Tier.DEVICE)
         return next(leaf for leaf in leaves if leaf.page == number)
 
     def _is_resident(self, page: Page) -> bool:

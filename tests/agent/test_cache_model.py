@@ -88,7 +88,7 @@ class CacheMachine(RuleBasedStateMachine):
             self.waiting.append(sequence)
         else:
             self.cache.end(sequence.chain, sequence.pages, 7)
-            self.model.end(sequence.held, sequence.pages, 7)
+            self.model.end(sequence.chain, sequence.held, sequence.pages, 7)
 
     @precondition(lambda self: self.waiting)
     @rule()

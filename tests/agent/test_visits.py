@@ -14,7 +14,7 @@ def note(visits: Visits, keys: list[int], found: int, reply_tokens: int) -> tupl
     """A request that comes and ends; its visits to what it found and to what it added."""
     visit = visits.begin(keys, found)
     assert visit is not None
-    return visit.trunk, visits.end(visit, reply_tokens)
+    return visit.trunk, visits.end(visit, keys, reply_tokens)
 
 
 def test_a_request_is_a_visit_to_what_it_found_and_one_to_what_it_added() -> None:

@@ -112,6 +112,7 @@ STEPS = st.lists(
         st.tuples(st.just("returned"), st.integers(0, 60)),
         st.tuples(st.just("offer"), st.integers(0, TIERS - 1), st.integers(0, 9), st.integers(0, 60)),
         st.tuples(st.just("take"), st.integers(0, TIERS - 1)),
+        st.tuples(st.just("take_oldest"), st.integers(0, TIERS - 1)),
         st.tuples(st.just("clear"), st.integers(0, TIERS - 1)),
     ),
     max_size=40,
@@ -140,6 +141,12 @@ def test_heat_is_like_its_model(steps: list[tuple[object, ...]]) -> None:
                     # Weights are held in 32 bits.
                     assert worth[page] <= min(worth.values()) * (1 + 1e-6)
                     del model.offers[tier][page]
+            case ("take_oldest", int(tier)):
+                page = heat.take_oldest(tier)
+                offers = model.offers[tier]
+                assert page == min(offers, key=lambda page: (offers[page], page), default=None)
+                if page is not None:
+                    del offers[page]
             case ("clear", int(tier)):
                 heat.clear(tier)
                 model.offers[tier].clear()

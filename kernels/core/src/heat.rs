@@ -160,6 +160,13 @@ impl Heat {
         Some(page)
     }
 
+    /// The page whose visit is longest ago, which is offered no longer.
+    pub fn take_oldest(&mut self, tier: usize) -> Option<u32> {
+        let (_, page) = self.tiers[tier].oldest()?;
+        self.tiers[tier].withdraw(page);
+        Some(page)
+    }
+
     /// The visit of an offered page.
     pub fn offered(&self, tier: usize, page: u32) -> Option<u64> {
         let place = *self.tiers[tier].places.get(page as usize)?;

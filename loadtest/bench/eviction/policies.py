@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from trunkline.agent.cache.visits import Visits
+from trunkline.kernels.core import hash64
 from trunkline.loadtest.sim.trace import Record, Trace
+from trunkline.shared.names import Tier
 
 
 class Ranked:
@@ -125,18 +127,20 @@ class S3Fifo:
 class Ours:
     """The agent's own: the core's `Heat`, told of visits (`agent/cache/visits.py`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
         self._visits = Visits()
+        self._visits.open(Tier.DEVICE, capacity)
         self._last: dict[int, int] = {}
 
     def used(self, place: int, record: Record, keys: Sequence[int], found: int) -> None:
-        visit = self._visits.begin(keys, found)
+        hashed = [hash64(key.to_bytes(8, "little")) for key in keys]
+        visit = self._visits.begin(hashed, found)
         if visit is not None:
             self._last.update(dict.fromkeys(keys[:found], visit.trunk))
-            self._last.update(dict.fromkeys(keys[found:], self._visits.end(visit, record.output_tokens)))
+            self._last.update(dict.fromkeys(keys[found:], self._visits.end(visit, hashed, record.output_tokens)))
 
     def offer(self, key: int) -> None:
         self._visits.heat.offer(0, key, self._last[key])
 
     def take(self) -> int | None:
-        return self._visits.heat.take(0)
+        return self._visits.take(Tier.DEVICE)

@@ -10,7 +10,7 @@ POLICIES: dict[str, Callable[[Trace, int], Policy]] = {
     "lru": lambda _, capacity: Lru(),
     "lfu": lambda _, capacity: Lfu(),
     "s3-fifo": lambda _, capacity: S3Fifo(capacity),
-    "ours": lambda _, capacity: Ours(),
+    "ours": lambda _, capacity: Ours(capacity),
     "belady": lambda trace, _: Belady(trace, [keys_of(trace, place) for place in range(len(trace.records))]),
 }
 

@@ -47,6 +47,12 @@ impl Tier {
         self.by_visit[place.class % self.ages].insert((place.visit, page));
     }
 
+    /// The visit that is longest ago, and a page of it.
+    pub fn oldest(&self) -> Option<(u64, u32)> {
+        let sets = self.by_visit.iter().rev();
+        sets.filter_map(BTreeSet::first).next().copied()
+    }
+
     pub fn withdraw(&mut self, page: u32) {
         let Some(place) = self.places.get_mut(page as usize).and_then(Option::take) else {
             return;

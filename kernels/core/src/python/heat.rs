@@ -110,6 +110,11 @@ impl Heat {
         Ok(self.lock().take(tier))
     }
 
+    fn take_oldest(&self, tier: usize) -> PyResult<Option<u32>> {
+        self.check_tier(tier)?;
+        Ok(self.lock().take_oldest(tier))
+    }
+
     fn offered(&self, tier: usize, page: u32) -> PyResult<Option<u64>> {
         self.check_tier(tier)?;
         Ok(self.lock().offered(tier, page))

@@ -1,0 +1,88 @@
+"""Two orders of eviction beside each other: the one that finds more decides."""
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.agent.cache.duel import Duel, Shadow
+from trunkline.agent.cache.visits import Visits
+from trunkline.kernels.core import hash64
+from trunkline.shared.names import Tier
+
+PATHS = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=6), max_size=40)
+
+
+def key(*path: int) -> int:
+    return hash64(bytes(path))
+
+
+def oldest_first(paths: Sequence[Sequence[int]], capacity: int) -> Iterator[int]:
+    """What a cache of prefixes finds that lets the leaf go which was used least recently."""
+    used: dict[tuple[int, ...], int] = {}
+    for at, path in enumerate(paths):
+        ends = [tuple(path[:end]) for end in range(1, len(path) + 1)]
+        found = next((number for number, end in enumerate(ends) if end not in used), len(ends))
+        yield found
+        used.update(dict.fromkeys(ends[:found], at))
+        for number, end in enumerate(ends[found:], found):
+            if len(used) == capacity:
+                parents = {page[:-1] for page in used} | {ends[number - 1] if number else ()}
+                leaves = [page for page in used if page not in parents]
+                if not leaves:
+                    break
+                del used[min(leaves, key=lambda leaf: used[leaf])]
+            used[end] = at
+
+
+@given(PATHS, st.integers(1, 12))
+def test_a_shadow_is_like_its_model(paths: list[list[int]], capacity: int) -> None:
+    heat = Visits().heat
+    shadow = Shadow(capacity, heat, 0, heat.take_oldest)
+    found = []
+    for path in paths:
+        visit = heat.visit([])
+        found.append(shadow.request([(key(*path[:end]), visit) for end in range(1, len(path) + 1)]))
+    # One visit each: of leaves of the same visit there is never more than one.
+    assert found == list(oldest_first(paths, capacity))
+
+
+def ask(visits: Visits, path: Sequence[int], found: int) -> None:
+    visit = visits.begin(path, found)
+    assert visit is not None
+    visits.end(visit, path, 10)
+
+
+def duel_of(visits: Visits, pages: int) -> Duel:
+    visits.open(Tier.DEVICE, pages)
+    return visits.duels[Tier.DEVICE]
+
+
+def test_before_one_of_them_leads_it_is_least_recently_used_first() -> None:
+    visits = Visits()
+    duel = duel_of(visits, 4)
+    assert not duel.learned
+    for first in range(100):
+        ask(visits, [key(first)], 0)
+    assert duel.lead == 0
+    assert not duel.learned
+
+
+def test_in_a_loop_the_learned_order_leads() -> None:
+    visits = Visits()
+    duel = duel_of(visits, 20)
+    for at in range(600):
+        ask(visits, [key(at % 30)], 1 if at >= 30 else 0)
+    assert duel.learned
+
+
+def test_large_tiers_are_sampled() -> None:
+    visits = Visits()
+    duel = duel_of(visits, 100_000)
+    fresh = count()
+    path = [hash64(next(fresh).to_bytes(8, "little")) for _ in range(10_000)]
+    ask(visits, path, 0)
+    ask(visits, path, len(path))
+    assert 50 < len(duel._learned._pages) < 200
+    assert duel._learned._pages.keys() == duel._oldest._pages.keys()
