@@ -194,6 +194,8 @@ class Migration:
                 read.append(entry)
             else:
                 break
+        if up and fetch.wanted_at is not None:  # first, for what is read then may push out what is not on its way
+            coming |= self._up.send(up) > 0 or self._up.lane.full
         # No more in the host at a time than leaves it room: else the last pages would push out the first.
         room = max(1, self.host.pool.total // 2) - len(up) - arriving
         room = min(room, len(fetch.entries) - fetch.reads)
@@ -201,8 +203,5 @@ class Migration:
             sent = self._disk.up.send(read)
             fetch.reads += sent
             coming |= sent > 0 or self._disk.up.lane.full
-        if fetch.wanted_at is None:
-            return
-        if up:
-            coming |= self._up.send(up) > 0 or self._up.lane.full
-        fetch.ended = not coming
+        if fetch.wanted_at is not None:
+            fetch.ended = not coming

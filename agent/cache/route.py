@@ -84,6 +84,8 @@ class Route:
         target, chosen = self.target, dict[Entry, None]()
         held: dict[int, None] = {}  # once each, however many children go there
         for entry in entries[: self._batch]:
+            if self.source.copy_of(entry) is None:
+                break  # it made room for those before it
             parent = entry.parent
             if parent is not None and parent not in chosen and parent not in target.incoming:
                 anchor = target.page_of(parent)

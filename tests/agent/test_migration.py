@@ -133,6 +133,21 @@ def test_pages_come_back_when_they_are_asked_for() -> None:
     node.compute(1, 2, 3)
 
 
+def test_what_comes_back_may_push_the_rest_of_it_out() -> None:
+    """The first batch needs room on the device, what was there needs room in the host, and the next batch was there."""
+    node = Node(pages=8, host=6, batch=3)
+    node.compute(1, 2, 3, 4, 5, 6)
+    node.settle()
+    node.compute(*range(11, 19))
+    assert node.tiers(1, 2, 3, 4, 5, 6) == [H] * 6
+    fetch = node.fetch(1, 2, 3, 4, 5, 6)
+    assert fetch is not None
+    while node.cache.awaits(fetch):
+        node.settle()
+    assert node.tiers(1, 2, 3, 4, 5, 6) == [D, D, D, None, None, None]
+    node.compute(1, 2, 3, 4, 5, 6)
+
+
 def test_two_readers_share_a_move() -> None:
     node = half_in_the_host()
     one, two = node.fetch(1, 2, 3), node.fetch(1, 2, 3)
