@@ -79,6 +79,7 @@ def _of_status(status: EngineStatus) -> Iterator[Metric]:
     yield _counter("preemptions", "Sequences that gave their pages to an older one", status.preemptions)
     yield _counter("failed_steps", "Steps that raised", status.failed_steps)
     yield _counter("failed_checks", "Idle checks that found pages unaccounted for", status.failed_checks)
+    yield _counter("late_seconds", "Time by which an emulated engine's steps ended late, summed", status.late_s)
     yield from _of_tiers(status.tiers)
 
 

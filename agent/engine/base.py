@@ -128,6 +128,8 @@ class EngineStatus:
     failed_steps: int = 0
     failed_checks: int = 0
     """Idle checks that found pages unaccounted for."""
+    late_s: float = 0.0
+    """Of an emulated engine: by how much steps ended after their modelled time, summed over all steps."""
     tiers: TierCounters = field(default_factory=TierCounters)
     """What moved between the cache's tiers."""
 

@@ -78,8 +78,8 @@ class Account:
             promote_s=sequence.promote_s,
         )
 
-    def publish(self, scheduler: Scheduler, cache: PageCache) -> None:
-        """Takes the snapshots that others see."""
+    def publish(self, scheduler: Scheduler, cache: PageCache, late_s: float) -> None:
+        """Takes the snapshots that others see. `late_s` as in `Executor`."""
         self._load = Load(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -104,6 +104,7 @@ class Account:
             preemptions=scheduler.preemptions,
             failed_steps=self.failed_steps,
             failed_checks=self.failed_checks,
+            late_s=late_s,
             tiers=cache.counters(),
         )
 

@@ -25,6 +25,9 @@ class Sampled(NamedTuple):
 class Executor(Protocol):
     """Used from the engine thread only, and free of policy: what a step computes is decided by the scheduler."""
 
+    late_s: float
+    """By how much steps ended later than they should, summed; 0.0 if they take what time they take."""
+
     def open(self, sequence: Sequence) -> None:
         """The sequence joins the queue."""
 

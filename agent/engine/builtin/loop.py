@@ -264,5 +264,5 @@ class EngineLoop:
             log.critical("idle check failed: %s", error)
 
     def _publish(self) -> None:
-        self._account.publish(self._scheduler, self._parts.cache)
+        self._account.publish(self._scheduler, self._parts.cache, self._parts.executor.late_s)
         self._parts.cache.prefill_rate = self._account.prefill_rate

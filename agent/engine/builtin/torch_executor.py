@@ -25,6 +25,8 @@ DTYPE = torch.float32
 class TorchExecutor(Executor):
     """A model, its KV pool, and what sampling remembers of each sequence."""
 
+    late_s = 0.0
+
     def __init__(self, model: Model, kv: KVPool, text: TextModel) -> None:
         self._model = model
         self._kv = kv

@@ -6,6 +6,7 @@ lies within a step's modelled duration, as far as there is room.
 
 import hashlib
 import itertools
+import logging
 import time
 from array import array
 from collections.abc import Callable
@@ -24,15 +25,30 @@ from trunkline.agent.settings import AgentSettings
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.namespace import Namespace
 
+LATE_S = 1.0
+"""A step that ends so much too late shows that this machine is too slow for what it emulates."""
+
+log = logging.getLogger(__name__)
+
 
 class EmulatedExecutor(Executor):
     """A step ends so long after the one before as the profile says, however long the thread was kept from it."""
 
-    def __init__(self, emulation: Emulation, memory: PageMemory) -> None:
+    def __init__(
+        self,
+        emulation: Emulation,
+        memory: PageMemory,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._profile = emulation.profile
         self._time_scale = emulation.time_scale
         self._memory = memory
         self._places = places(len(memory.blocks))
+        self._clock = clock
+        self._sleep = sleep
+        self.late_s = 0.0
+        self._warned = False
         self._ends_at: float | None = None
         """When the last step should have ended; None: the engine was idle since."""
 
@@ -44,17 +60,31 @@ class EmulatedExecutor(Executor):
 
     def idle(self) -> None:
         self._ends_at = None
+        self._warned = False
 
     def step(self, chunks: list[Chunk]) -> list[Sampled]:
-        began = time.monotonic() if self._ends_at is None else self._ends_at
+        began = self._clock() if self._ends_at is None else self._ends_at
         self._ends_at = began + self._profile.step_s(_step(chunks)) * self._time_scale
         self._write(chunks)
         sampled = self._sample([chunk.sequence for chunk in chunks if chunk.samples])
-        time.sleep(max(0.0, self._ends_at - time.monotonic()))
+        self._sleep(max(0.0, self._ends_at - self._clock()))
+        self._lag(self._clock() - self._ends_at)
         return sampled
 
     def probe(self, page: int) -> None:
         self._memory.write(np.asarray([page]), np.zeros(1, np.uint64))
+
+    def _lag(self, late_s: float) -> None:
+        """Counts it, and says so once for each busy time if it makes the emulation a wrong one."""
+        self.late_s += late_s
+        if late_s > LATE_S and not self._warned:
+            self._warned = True
+            log.warning(
+                "steps end %.1f s after their time: this machine is too slow for time scale %g and this load, "
+                "and what is measured is not the profile",
+                late_s,
+                self._time_scale,
+            )
 
     def _write(self, chunks: list[Chunk]) -> None:
         """Every page that a chunk reaches, from its tokens and from what the page before it holds."""
