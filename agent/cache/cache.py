@@ -23,6 +23,7 @@ from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.level import DeviceLevel, Level
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.migration import Migration
+from trunkline.agent.cache.peers import Peers
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.visits import Visits
 from trunkline.kernels.core import PagePool
@@ -81,13 +82,14 @@ class PageCache:
         return pages
 
     def fetch(self, chain: Chain) -> Fetch | None:
-        """Begins to bring back what `match` found below the device, as far as that is quicker than computing it.
+        """Begins to bring back what `match` found below the device, and what the chain's holder has beyond that, as far
+        as that is quicker than computing it.
 
         None: nothing is to be brought back. Else see `awaits`.
         """
-        if self._migration is None or not chain.below:
+        if self._migration is None or not (chain.below or chain.holder):
             return None
-        return self._migration.fetch(chain.below, self.prefill_rate)
+        return self._migration.fetch(chain, self.prefill_rate)
 
     def awaits(self, fetch: Fetch) -> bool:
         """Whether to wait for it: the pages are needed on the device now, and some are still on their way in time.
@@ -107,6 +109,16 @@ class PageCache:
         """Begins to bring pages from the disk to the host, parents first, as far as there is room."""
         if self._migration is not None:
             self._migration.stage(entries)
+
+    def abandon(self, fetch: Fetch) -> None:
+        """Nobody waits for it any more."""
+        if self._migration is not None:
+            self._migration.abandon(fetch)
+
+    def read_from(self, peers: Peers) -> None:
+        """Other nodes that can be asked for pages, from now on. Without tiers below the device, they are not."""
+        if self._migration is not None:
+            self._migration.pulls.peers = peers
 
     def turn(self) -> None:
         """Between steps: takes over what was moved, and moves what should be. Never waits."""

@@ -23,9 +23,13 @@ class Catalog:
         """A page that is in no tier yet, now on the device."""
         depth = PAGE_TOKENS if parent is None else parent.depth + PAGE_TOKENS
         entry = Entry(key, parent, chain.namespace if parent is None else None, tokens, page, depth)
-        self.entries[key] = entry
-        self._publisher.stored(key, depth, entry.tier)
+        self.admit(entry)
         return entry
+
+    def admit(self, entry: Entry) -> None:
+        """An entry that was in no tier is in `entry.tier` now; its parent is in some."""
+        self.entries[entry.key] = entry
+        self._publisher.stored(entry.key, entry.depth, entry.tier)
 
     def adopt(self, keys: Numbers, depths: Numbers) -> None:
         """`entries` has new ones with these keys, on the disk, put there by other means, parents first."""

@@ -17,13 +17,17 @@ class Chain:
     `tokens` is an `array('i')`; ``keys[i]`` covers ``tokens[16 * i : 16 * i + 16]`` and everything before.
     `entries`, `below`, `texts` and `visit` are the cache's notes about this chain and are written by `PageCache` only:
     the verified pages on the device from the first on, those that followed in lower tiers at the last match, the text
-    keys with their depths by the index of the page that they hang on, and what is known of the request.
+    keys with their depths by the index of the page that they hang on, and what is known of the request. `holder` too,
+    when asking it again is of no use.
     """
 
-    __slots__ = ("_seed", "below", "entries", "keys", "namespace", "texts", "tokens", "visit")
+    __slots__ = ("_seed", "below", "entries", "holder", "keys", "namespace", "texts", "tokens", "visit")
 
-    def __init__(self, namespace: Namespace, tokens: Sequence[int]) -> None:
-        """Raises OverflowError for a token id that is not an int32."""
+    def __init__(self, namespace: Namespace, tokens: Sequence[int], holder: str = "") -> None:
+        """`holder`: the node to ask for pages that are not here, by the address of its control channel; "": none.
+
+        Raises OverflowError for a token id that is not an int32.
+        """
         self.namespace = namespace
         self.tokens = array("i", tokens)
         self._seed = hash64(namespace.page_seed_bytes())
@@ -32,6 +36,7 @@ class Chain:
         self.below: list[Entry] = []
         self.texts: dict[int, list[tuple[int, int]]] = {}
         self.visit: Visit | None = None
+        self.holder = holder
 
     def append(self, token: int) -> None:
         """Adds a token, and a key if it fills a page."""
@@ -45,6 +50,10 @@ class Chain:
         # A copy: an array whose buffer is in use cannot grow.
         packed = self.tokens[: len(self.keys) * PAGE_TOKENS].tobytes()
         return (tokens for (tokens,) in struct.iter_unpack(f"{PAGE_BYTES}s", packed))
+
+    def packed(self, pages: int) -> bytes:
+        """The packed token ids of the first full pages."""
+        return self.tokens[: pages * PAGE_TOKENS].tobytes()
 
     def page(self, index: int) -> bytes:
         """The packed token ids of one full page."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.counters import RouteCounters, TierCounters
 from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
@@ -23,6 +24,7 @@ from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.level import DeviceLevel, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
+from trunkline.agent.cache.pulls import Pulls
 from trunkline.agent.cache.route import Route
 from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import PAGE_TOKENS, Tier
@@ -30,9 +32,6 @@ from trunkline.shared.wire import TierLoad
 
 DEVICE_MARK = 0.90
 """Of the device's pages; beyond, the next to go are copied to the host."""
-LEAST_WAIT_S = 0.1
-MOST_WAIT_S = 10.0
-"""Bounds of the time that a request waits for pages rather than computing them."""
 CLOSE_S = 10.0
 
 
@@ -57,8 +56,9 @@ class Migration:
         self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)
         self._up.before_evicting = self._offload.save
         self._disk = DiskTier(catalog, self.host, lower, lower.disk, visits, clock) if lower.disk else None
+        self.pulls = Pulls(catalog, self.host, self._offload, lower)
         if self._disk is not None:
-            self._down.may_evict = self._disk.may_evict
+            self._down.may_evict = self.pulls.may_evict = self._disk.may_evict
 
     @property
     def _routes(self) -> tuple[Route, ...]:
@@ -66,13 +66,13 @@ class Migration:
 
     def on_landed(self, wake: Callable[[], None]) -> None:
         """`wake` is called from another thread whenever there is something for `turn`; it must not wait."""
-        self._up.lane.on_landed = self._down.lane.on_landed = wake
+        self._up.lane.on_landed = self._down.lane.on_landed = self.pulls.on_landed = wake
         if self._disk is not None:
             self._disk.on_landed(wake)
 
     @property
     def moving(self) -> bool:
-        return any(route.lane.moves for route in self._routes)
+        return self.pulls.moving or any(route.lane.moves for route in self._routes)
 
     def turn(self) -> None:
         """Flips what has landed, and keeps room. Never waits."""
@@ -83,6 +83,7 @@ class Migration:
         self._offload.turn()
         if self._disk is not None:
             self._disk.turn()
+        self.pulls.turn()
 
     def touched(self, entries: Sequence[Entry]) -> None:
         """Another visit has used these."""
@@ -94,36 +95,38 @@ class Migration:
         """The next `count` pages of the device are about to go: what is in no other tier is copied, at once."""
         self._offload.save(count)
 
-    def fetch(self, entries: Sequence[Entry], prefill_rate: float) -> Fetch | None:
-        """Of pages that were verified, parents first. None: computing them, at so many tokens per second (0: not known
-        yet), is quicker than bringing them back."""
+    def fetch(self, chain: Chain, prefill_rate: float) -> Fetch | None:
+        """What follows the chain's pages on the device: in lower tiers, verified, and at the node that has more of it.
+        None: computing it, at so many tokens per second (0: not known yet), is quicker."""
+        entries = chain.below
         computes_s = PAGE_TOKENS / prefill_rate if prefill_rate else math.inf  # a page
         from_host = sum(entry.host is not None for entry in entries)
         worth = len(entries)
-        if self._disk is not None and self._disk.up.seconds_per_page() > computes_s:
+        if self._disk is not None and self._disk.up.speed.seconds_per_page() > computes_s:
             worth = from_host
-        if self._up.seconds_per_page() > computes_s:
+        if self._up.speed.seconds_per_page() > computes_s:
             worth = 0
         self._skipped += len(entries) - worth
-        if not worth:
+        share = None
+        if chain.holder and worth == from_host == len(entries):
+            here = (*chain.entries, *entries)
+            share = self.pulls.begin(chain, len(here), here[-1] if here else None, computes_s)
+        if not worth and share is None:
             return None
-        self._fetches += 1
-        fetch = Fetch(entries[:worth], min(MOST_WAIT_S, worth * computes_s))
+        self._fetches += worth > 0
+        fetch = Fetch(chain, entries[:worth], computes_s, share)
         self._advance(fetch)
         return fetch
 
     def awaits(self, fetch: Fetch) -> bool:
         """The pages are wanted on the device now: whether it is worth waiting for those that are not there."""
-        now = self._clock()
-        if fetch.wanted_at is None:
-            fetch.wanted_at = now
-            fetch.deadline = now + max(LEAST_WAIT_S, fetch.compute_s)
-        if not fetch.ended and now > fetch.deadline:
-            fetch.ended = True
+        if fetch.ended:
+            return False
+        if fetch.is_late(self._clock()):
             self._late += 1
-        if not fetch.ended:
+            self.abandon(fetch)
+        else:
             self._advance(fetch)
-        fetch.seconds = now - fetch.wanted_at
         return not fetch.ended
 
     def stage(self, entries: Sequence[Entry]) -> None:
@@ -132,24 +135,34 @@ class Migration:
             here = self.host.incoming
             self._disk.up.send([e for e in entries if e.host is None and e not in here and self._disk.usable(e)])
 
+    def abandon(self, fetch: Fetch) -> None:
+        """Nobody waits for it any more. What is on its way may land nevertheless."""
+        if fetch.ended:
+            return
+        fetch.ended = True
+        if fetch.share is not None:
+            pull = fetch.share.pull
+            self.pulls.leave(pull)
+            fetch.chain.holder = pull.holder if pull.more else ""  # once, unless it lends piecemeal
+
     def tiers(self) -> tuple[TierLoad, ...]:
         return (self.host.stats(), *((self._disk.level.stats(),) if self._disk else ()))
 
     @property
     def promote_rate(self) -> float:
         """Tokens per second from the host to the device, as measured; 0: not yet."""
-        return self._up.pages_per_s * PAGE_TOKENS
+        return self._up.speed.pages_per_s * PAGE_TOKENS
 
     @property
     def disk_rate(self) -> float:
         """Tokens per second from disk to the host, as measured; 0: not yet, or there is no disk."""
-        return self._disk.up.pages_per_s * PAGE_TOKENS if self._disk else 0.0
+        return self._disk.up.speed.pages_per_s * PAGE_TOKENS if self._disk else 0.0
 
     def counters(self) -> TierCounters:
         """What moved, ever."""
         routes = {
             (route.source.tier.name.lower(), route.target.tier.name.lower()): RouteCounters(
-                route.pages, route.bad, route.pages_per_s
+                route.pages, route.bad, route.speed.pages_per_s
             )
             for route in self._routes
         }
@@ -172,7 +185,7 @@ class Migration:
 
     def close(self) -> bool:
         """Ends the lanes. False: one is still copying."""
-        ended = [route.lane.close(CLOSE_S) for route in (self._up, self._down)]
+        ended = [self.pulls.close(CLOSE_S), *(route.lane.close(CLOSE_S) for route in (self._up, self._down))]
         if self._disk is not None:
             ended.append(self._disk.close(CLOSE_S))
         return all(ended)
@@ -181,7 +194,7 @@ class Migration:
         """Sends what can be sent; the fetch has ended if nothing more is on its way."""
         up: list[Entry] = []
         read: list[Entry] = []
-        coming, arriving = False, 0
+        coming, arriving = fetch.take_pulled(), 0
         for entry in fetch.missing():
             if entry.page != GONE or entry in self._device.incoming:
                 coming = True
@@ -203,5 +216,5 @@ class Migration:
             sent = self._disk.up.send(read)
             fetch.reads += sent
             coming |= sent > 0 or self._disk.up.lane.full
-        if fetch.wanted_at is not None:
-            fetch.ended = not coming
+        if fetch.wanted_at is not None and not coming:
+            self.abandon(fetch)

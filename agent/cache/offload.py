@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from trunkline.agent.cache.catalog import Catalog
-from trunkline.agent.cache.entry import Entry
+from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.route import Route
 
 RETRY_S = 0.1
@@ -51,6 +51,14 @@ class Offload:
         missing = self._missing(upper.entry_of(member) for member in upper.following(count))
         self.urgent += len(missing)
         self._route.carry(missing)
+
+    def bring(self, entry: Entry) -> bool:
+        """The entry is about to be needed in the lower tier, so that something can hang on it there: copies what is
+        missing of its path. Does not wait. False: that cannot be done."""
+        missing = self._path(entry, {})
+        if any(self._route.source.page_of(step) == GONE for step in missing):
+            return False
+        return self._route.send(missing) > 0 or self._route.lane.moves > 0
 
     def _missing(self, entries: Iterable[Entry]) -> list[Entry]:
         """Of the entries and their paths what the lower tier lacks, parents first."""

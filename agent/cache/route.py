@@ -19,11 +19,43 @@ _WINDOW_S = 5.0
 """Of copying, that the measured speed looks back on."""
 
 
+class Speed:
+    """Of copying pages, as measured lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._meter = Meter(_WINDOW_S)
+        self._moved_at = -math.inf
+
+    def add(self, pages: int, seconds: float) -> None:
+        """So many took so long."""
+        self._meter.add(pages, seconds)
+        self._moved_at = self._clock()
+
+    @property
+    def pages_per_s(self) -> float:
+        """0 before anything was moved."""
+        return self._meter.rate
+
+    def seconds_per_page(self) -> float:
+        """0 if nothing was moved lately: then it is worth a try."""
+        recent = self._clock() - self._moved_at < TRUST_S
+        return 1.0 / self._meter.rate if recent and self._meter.rate else 0.0
+
+
 class Route:
     """Sends copies of pages along a lane, and takes them over where they land. Used from the engine thread only."""
 
-    def __init__(self, catalog: Catalog, source: Level[Any], target: Level[Any], lane: Lane, batch: int) -> None:
-        """`batch`: pages per move."""
+    def __init__(
+        self,
+        catalog: Catalog,
+        source: Level[Any],
+        target: Level[Any],
+        lane: Lane,
+        batch: int,
+        speed: Speed | None = None,
+    ) -> None:
+        """`batch`: pages per move. `speed`: of this way, if it was measured before."""
         self.before_evicting: Callable[[int], None] = lambda _: None
         """Called before so many pages of the target go to make room."""
         self.may_evict: Callable[[Entry], bool] = lambda _: True
@@ -37,20 +69,8 @@ class Route:
         """Did not arrive as they should, ever."""
         self._catalog = catalog
         self._batch = batch
-        self._speed = Meter(_WINDOW_S)
+        self.speed = Speed() if speed is None else speed
         self._retired = False
-        self._clock = time.monotonic
-        self._moved_at = -math.inf
-
-    @property
-    def pages_per_s(self) -> float:
-        """As measured; 0 before anything was moved."""
-        return self._speed.rate
-
-    def seconds_per_page(self) -> float:
-        """As measured lately; 0 if it was not: then it is worth a try."""
-        recent = self._clock() - self._moved_at < TRUST_S
-        return 1.0 / self._speed.rate if recent and self._speed.rate else 0.0
 
     def send(self, entries: Sequence[Entry]) -> int:
         """Begins to copy entries, parents first, as far as lane and target have room and each has its parent there or
@@ -122,19 +142,24 @@ class Route:
 
     def _flip(self, move: Move) -> None:
         if move.error is None:
-            self._speed.add(len(move.entries), move.seconds)
-            self._moved_at = self._clock()
+            self.speed.add(len(move.entries), move.seconds)
         for position, (entry, page) in enumerate(zip(move.entries, move.target, strict=True)):
             if self._retired or move.error is not None or position in move.bad:
                 self.bad += 1
-            elif self._catalog.has(entry) and self.source.copy_of(entry) is not None:
-                if self.target.store(entry, page):
-                    self._catalog.changed(entry)
-                self.pages += 1
+            else:
+                self.pages += self._land(entry, page)
         for entry in move.entries:
             del self.target.incoming[entry]
         self.target.let_go(move.target + move.anchors)
         self.source.let_go(move.source)
+
+    def _land(self, entry: Entry, page: int) -> bool:
+        """The page of the target holds the entry now. False: it is not in the source any more, nor wanted."""
+        if not self._catalog.has(entry) or self.source.copy_of(entry) is None:
+            return False
+        if self.target.store(entry, page):
+            self._catalog.changed(entry)
+        return True
 
     def _make_room(self, count: int, *, urgent: bool) -> int:
         """For so many pages in the target, or for fewer: how many."""

@@ -64,7 +64,8 @@ def make(count: int, page_bytes: int, stride: int) -> Slab:
     """Zeroed memory, in huge pages where the system grants them, all of it there before it is used. Raises OSError,
     ValueError or OverflowError if it cannot be had."""
     behind = _HEAD_BYTES + count * _GENERATION_BYTES
-    layout = _Layout(count, page_bytes, stride, _HEAD_BYTES, -(-behind // _HUGE_BYTES) * _HUGE_BYTES)
+    aligned = _HUGE_BYTES if count * stride >= _HUGE_BYTES else _HEAD_BYTES
+    layout = _Layout(count, page_bytes, stride, _HEAD_BYTES, -(-behind // aligned) * aligned)
     with open(os.memfd_create("trunkline-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b") as file:
         file.truncate(layout.size)
         memory = mmap.mmap(file.fileno(), layout.size)

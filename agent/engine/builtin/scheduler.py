@@ -57,7 +57,7 @@ class Scheduler:
         self._cache.begin(sequence.chain)
         self._cache.release(pages, used=False)
         self._fetch(sequence)
-        below = len(sequence.fetch.entries) if sequence.fetch else 0
+        below = sequence.fetch.expected if sequence.fetch else 0
         sequence.expected = (len(pages) + below) * PAGE_TOKENS
         self.waiting.append(sequence)
 
@@ -106,6 +106,8 @@ class Scheduler:
             self._given_back(sequence)
         else:
             self.waiting.remove(sequence)
+            if sequence.fetch is not None:
+                self._cache.abandon(sequence.fetch)
 
     def ended(self, now: float) -> list[Sequence]:
         """Sequences that were cancelled or are past their deadline."""
