@@ -69,7 +69,10 @@ def cache(
     folder: Annotated[Path | None, typer.Option(help="On the disk to measure. [default: temporary files]")] = None,
     json_file: _Json = None,
 ) -> None:
-    """The tiers of a node's cache: memory beside memcpy, disk beside fio, restarts, sessions held."""
+    """The tiers of a node's cache: memory beside memcpy, disk beside fio, restarts, sessions, the engine meanwhile."""
+    from trunkline.agent.engine.builtin.threads import spin_briefly
+
+    spin_briefly()  # as an agent does; before torch is loaded
     from trunkline.loadtest.bench.cache.run import run
 
     _show("cache", run(rounds, folder), json_file)

@@ -1,10 +1,12 @@
 """`trunkline bench cache`, at a size that takes no time: that it measures, not what."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from trunkline.loadtest.bench.cache import copies, restart, run, sessions
+from tests.agent.toy_engine import ToyModel
+from trunkline.loadtest.bench.cache import copies, flow, restart, run, sessions
 
 
 def test_every_figure_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,11 +18,15 @@ def test_every_figure_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (sessions, "DEVICE_PAGES", 12),
         (sessions, "HOST_PAGES", 40),
         (sessions, "DISK_PAGES", 160),
+        (flow, "SESSION_TOKENS", 48),
+        (flow, "STREAM_TOKENS", 32),
+        (flow, "WINDOW_S", 0.1),
     ):
         monkeypatch.setattr(module, name, small)
+    monkeypatch.setattr(flow, "load", partial(flow.load, load=lambda *_: ToyModel(49_152)))
     monkeypatch.setattr(copies.shutil, "which", lambda _: None)
     rows = {str(row["figure"]): row for row in run.run(1, tmp_path)}
-    assert len(rows) == 8
+    assert len(rows) == 12
     assert all(isinstance(row["ours"], float | int) and row["ours"] > 0 for row in rows.values())
     assert rows["disk read, 128 KiB, MB/s"]["ok"] is None, "no fio, no comparison"
     held = rows["sessions of 64 tokens before the first recompute"]

@@ -1,4 +1,4 @@
-"""The tiers of a node's cache: their memory and disk beside memcpy and fio, restarts, and how many sessions they hold.
+"""The tiers of a node's cache: memory and disk beside memcpy and fio, restarts, sessions, and the engine meanwhile.
 
 The disk figures need some GiB at the given directory and, for the comparison, `fio`. Compare within one run: targets
 take turns.
@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from trunkline.loadtest.bench.cache.copies import disk, memory
+from trunkline.loadtest.bench.cache.flow import flow
 from trunkline.loadtest.bench.cache.restart import restart
 from trunkline.loadtest.bench.cache.sessions import sessions
 from trunkline.loadtest.bench.row import Row
@@ -25,4 +26,5 @@ def run(rounds: int = 3, folder: Path | None = None) -> list[Row]:
             *disk(there, rounds),
             restart(there / "restart", rounds),
             sessions(there / "sessions", PAGE_BYTES),
+            *flow(there / "flow", rounds),
         ]
