@@ -116,7 +116,7 @@ class TransferClient:
         self.counters.questions += 1
         contact = await self._contact(address)
         if time.monotonic() < contact.rests_until:
-            raise PeerLost(f"{address} failed a moment ago and is left alone")
+            raise PeerLost(f"{address}: failed a moment ago and is left alone")
         try:
             async with asyncio.timeout(timeout_s):
                 connection = await self._connect(contact)
@@ -124,12 +124,12 @@ class TransferClient:
         except TimeoutError:
             # It may be busy, and others read from it: the connection stays.
             self._failed(contact, f"no answer within {timeout_s:.2f} s")
-            raise PeerLost(f"{address} did not answer within {timeout_s:.2f} s") from None
+            raise PeerLost(f"{address}: no answer within {timeout_s:.2f} s") from None
         except (FrameError, PeerLost, PeerRefused) as error:
             self._failed(contact, str(error))
             if contact.connection is not None:
                 contact.connection.abort()
-            raise
+            raise type(error)(f"{address}: {error}") from None
         contact.rest_s = 0.0
         self.counters.located_pages += len(located.descriptors)
         return located
@@ -166,8 +166,8 @@ class TransferClient:
                 except BaseException:
                     writer.transport.abort()
                     raise
-        except (OSError, EOFError, ValueError, TimeoutError) as error:
-            raise PeerLost(f"{address}: {error or type(error).__name__}") from None
+        except (OSError, EOFError, ValueError, OverflowError, TimeoutError) as error:
+            raise PeerLost(f"cannot be reached: {str(error) or type(error).__name__}") from None
         log.info("transfer: reads from %s at %s", holder.node, address)
         return _Connection(address, holder, reader, writer, self.counters)
 
@@ -232,7 +232,6 @@ class _Connection:
         counters: ClientCounters,
     ) -> None:
         self.holder = holder
-        self._address = address
         self._reader = reader
         self._writer = writer
         self._counters = counters
@@ -266,7 +265,7 @@ class _Connection:
             del self._waiting[number]
         answer = await asyncio.to_thread(Answer.decode, frame.body, question.tokens)
         if answer.epoch != self.holder.offer.epoch or (len(answer.descriptors) and answer.first != first):
-            raise FrameError(f"{self._address} answers as another incarnation, or another question")
+            raise FrameError("answers as another incarnation, or another question")
         if answer.false:
             self._counters.false_pages += answer.false
             log.warning("transfer: %s has %d pages of other token ids", self.holder.node, answer.false)
@@ -287,13 +286,13 @@ class _Connection:
         await asyncio.wait([self._task])
 
     async def _read(self) -> None:
-        error: Exception = PeerLost(f"{self._address} has ended the connection")
+        error: Exception = PeerLost("has ended the connection")
         try:
             while True:
                 frame = await messages.read_frame(self._reader, max(self._most, messages.MAX_CONTROL_BYTES))
                 answered = self._waiting.get(frame.number)
                 if frame.kind != Kind.LOCATED:
-                    raise FrameError(f"{self._address} sends a frame of kind {frame.kind} where answers are due")
+                    raise FrameError(f"sends a frame of kind {frame.kind} where answers are due")
                 if answered is not None and not answered.done():
                     answered.set_result(frame)
         except FrameError as bad:

@@ -115,9 +115,13 @@ class TransferServer:
         return len(self._sessions)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def ended(task: asyncio.Task[None]) -> None:  # also of a task that was cancelled before it began
+            self._connections.discard(task)
+            writer.close()
+
         task = asyncio.create_task(self._serve(reader, writer))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         session: Session | None = None
@@ -132,7 +136,6 @@ class TransferServer:
         finally:
             if session is not None:
                 self._end(session)
-            writer.close()
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Session:
         """Raises PeerRefused, after the other was told, and FrameError."""

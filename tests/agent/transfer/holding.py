@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import queue
 import socket
+import ssl
 import threading
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,7 @@ from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.lender import Lender
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity, TransferServer
-from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.namespace import Namespace
 
 T = TypeVar("T")
@@ -64,6 +65,12 @@ class Cache:
             pages.append(self.cache.commit(chain, index, page))
         self.cache.release(pages)
 
+    def content(self, tier: Tier, slot: int) -> bytes:
+        """What `compute` has written there: the key of the page."""
+        page = (self.memory.device if tier is Tier.DEVICE else self.memory.lower.host.blocks)[slot]
+        assert page[:8].tobytes() == page[-8:].tobytes(), "torn"
+        return page[:8].tobytes()
+
     def settle(self) -> None:
         """Turns and moves until nothing happens any more."""
         while True:
@@ -81,14 +88,22 @@ class Cache:
 class HoldingNode:
     """`run` is for whatever an engine thread does."""
 
-    def __init__(self, node: str, epoch: int, namespace: Namespace, secret: str | None, **cache: Any) -> None:
+    def __init__(
+        self,
+        node: str,
+        epoch: int,
+        namespace: Namespace,
+        secret: str | None,
+        tls: ssl.SSLContext | None,
+        **cache: Any,
+    ) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.failure: BaseException | None = None
         self.hung = threading.Event()
         self.hung.set()
         self.parts = Cache(wake=lambda: self._inbox.put(lambda: None), **cache)
         identity = Identity(node, namespace, Offer(epoch, 4096, "0.0.0.0:1"))
-        self.server = TransferServer(identity, self.parts.lender, secret)
+        self.server = TransferServer(identity, self.parts.lender, secret, tls)
         self.address = ""
         self._thread = threading.Thread(target=self._turns, daemon=True)
 
@@ -137,11 +152,12 @@ async def holding(
     epoch: int = 7,
     namespace: Namespace = NAMESPACE,
     secret: str | None = SECRET,
+    tls: ssl.SSLContext | None = None,
     port: int = 0,
     **cache: Any,
 ) -> AsyncIterator[HoldingNode]:
     """Started, and closed with every page accounted for."""
-    held = HoldingNode(node, epoch, namespace, secret, **cache)
+    held = HoldingNode(node, epoch, namespace, secret, tls, **cache)
     await held.start(port)
     try:
         yield held
@@ -157,9 +173,13 @@ async def holding(
 
 @contextlib.asynccontextmanager
 async def reading(
-    *, node: str = "reader", namespace: Namespace = NAMESPACE, secret: str | None = SECRET
+    *,
+    node: str = "reader",
+    namespace: Namespace = NAMESPACE,
+    secret: str | None = SECRET,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[TransferClient]:
-    client = TransferClient(Identity(node, namespace, Offer(9, 4096)), secret)
+    client = TransferClient(Identity(node, namespace, Offer(9, 4096)), secret, tls)
     try:
         yield client
     finally:
