@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import secrets
-import socket
 import ssl
 import time
 from collections.abc import Sequence
@@ -36,7 +35,6 @@ LEASE_S = 30.0
 """Asked for; a holder may give less."""
 FIRST_REST_S, LONGEST_REST_S = 0.5, 30.0
 """A holder that failed is not tried again for so long, doubling."""
-SILENCE_S = 10.0
 MAX_HOLDERS = 256
 
 log = logging.getLogger(__name__)
@@ -160,7 +158,7 @@ class TransferClient:
         try:
             async with asyncio.timeout(CONNECT_S):
                 reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=self._tls)
-                _give_up_on_silence(writer)
+                messages.give_up_on_silence(writer)
                 try:
                     holder = await self._introduce(host, reader, writer)
                 except BaseException:
@@ -211,13 +209,6 @@ class _Contact:
     async def close(self) -> None:
         if self.connection is not None:
             await self.connection.close()
-
-
-def _give_up_on_silence(writer: asyncio.StreamWriter) -> None:
-    """A host that is gone says nothing: what is not acknowledged in time ends the connection."""
-    sock: socket.socket = writer.get_extra_info("socket")
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_S * 1000))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class _Connection:

@@ -98,11 +98,6 @@ class Lender:
         """The reader is gone, and with it its questions and leases."""
         self._put(lambda: self._leave(session))
 
-    @property
-    def busy(self) -> bool:
-        """Whether a question is being worked on, or waits for the disk."""
-        return bool(self._asks)
-
     def turn(self) -> None:
         """Between two steps. Takes TURN_S, or a slice of pages longer."""
         while self._inbox:

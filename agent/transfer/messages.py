@@ -7,6 +7,7 @@ core's (`docs/develop/locator.md`); everything else is a MessagePack array as in
 
 import asyncio
 import hashlib
+import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ MAX_LOCATE_BYTES = 1024
 _PAGE_BYTES = 4 * PAGE_TOKENS + DESCRIPTOR.itemsize + 1
 """Of an answer, per page of the chain at most: token ids, place, bitmap."""
 _RUNG_STEP = 1.5
+SILENCE_S = 10.0
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
@@ -170,6 +172,14 @@ def frame(kind: Kind, message: msgspec.Struct) -> bytes:
     """A frame with a message of this module."""
     body = _encoder.encode(message)
     return HEAD.pack(len(body), kind, 0) + body
+
+
+def give_up_on_silence(writer: asyncio.StreamWriter) -> None:
+    """A machine that is gone says nothing: what is not acknowledged in time ends the connection."""
+    sock: socket.socket = writer.get_extra_info("socket")
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_S * 1000))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENCE_S))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 async def read_frame(reader: asyncio.StreamReader, cap: int) -> Frame:

@@ -27,7 +27,8 @@ MAX_WAIT_S = 10.0
 """Of what a question may ask for."""
 WRITE_S = 10.0
 """For a reader to take an answer; then it is let go with its leases."""
-MAX_SESSIONS = 256
+MAX_SESSIONS, MAX_CONNECTIONS = 256, 320
+"""Readers, and connections with those that have not said yet who they are."""
 MAX_QUESTIONS = 4
 """Of one reader at a time."""
 MAX_LEASES = 1024
@@ -115,6 +116,12 @@ class TransferServer:
         return len(self._sessions)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= MAX_CONNECTIONS:
+            self.counters.refused += 1
+            writer.transport.abort()
+            return
+        messages.give_up_on_silence(writer)
+
         def ended(task: asyncio.Task[None]) -> None:  # also of a task that was cancelled before it began
             self._connections.discard(task)
             writer.close()
@@ -149,7 +156,9 @@ class TransferServer:
             await writer.drain()
             raise PeerRefused(f"{hello.node!r}: {reason}")
         if (old := self._sessions.get(hello.node)) is not None:
-            old.writer.close()  # One connection per reader: the earlier is that of an earlier incarnation, or broken.
+            # One connection per reader: the earlier one is broken, or of an earlier incarnation.
+            log.info("transfer: %s has come again", hello.node)
+            old.writer.close()
             self._end(old)
         session = self._sessions[hello.node] = Session(next(self._numbers), hello.node, writer)
         self.counters.sessions += 1
@@ -197,33 +206,48 @@ class TransferServer:
             self._lender.release(session.number, number)
 
     async def _answer(self, session: Session, number: int, locate: Locate) -> None:
-        loop = asyncio.get_running_loop()
-        lent: asyncio.Future[Lent] = loop.create_future()
+        lent = await self._lent(session, locate)
+        if lent is None:
+            session.leases.pop(number, None)
+            return
+        if number not in session.leases:  # given back before it was had
+            self._lender.release(session.number, lent.number)
+            return
+        session.leases[number] = lent.number
+        body = await asyncio.to_thread(self._body, lent)
+        self.counters.located_pages += len(lent.descriptors)
+        session.writer.writelines((HEAD.pack(sum(map(len, body)), Kind.LOCATED, number), *body))
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await session.writer.drain()
+        except (OSError, TimeoutError):
+            session.writer.transport.abort()  # With its connection the reader's leases end.
 
-        def answered(result: Lent) -> None:
+    async def _lent(self, session: Session, locate: Locate) -> Lent | None:
+        """What the engine says; None if it does not come to it in time: the reader has given up by then."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Lent] = loop.create_future()
+
+        def settle(lent: Lent) -> None:
+            if not answered.done():
+                answered.set_result(lent)
+            else:
+                self._lender.release(session.number, lent.number)
+
+        def answer(lent: Lent) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(_settle, lent, result)
+                loop.call_soon_threadsafe(settle, lent)
 
         wait_s = min(locate.wait_s, MAX_WAIT_S)
         timer = loop.call_later(wait_s, self._lender.wake)
         try:
-            self._lender.ask(session.number, locate, wait_s, answered)
+            self._lender.ask(session.number, locate, wait_s, answer)
             async with asyncio.timeout(wait_s + ANSWER_S):
-                result = await lent
-                if number not in session.leases:
-                    self._lender.release(session.number, result.number)
-                    return
-                session.leases[number] = result.number
-                body = await asyncio.to_thread(self._body, result)
-            self.counters.located_pages += len(result.descriptors)
-            session.writer.writelines((HEAD.pack(sum(map(len, body)), Kind.LOCATED, number), *body))
-            async with asyncio.timeout(WRITE_S):
-                await session.writer.drain()
-        except (OSError, TimeoutError):
-            # Whether the engine hangs or the reader: with its connection the reader's leases end.
+                return await answered
+        except TimeoutError:
             self.counters.unanswered += 1
-            log.warning("transfer: %s could not be answered", session.node)
-            session.writer.transport.abort()
+            log.warning("transfer: the engine did not come to a question of %s within %.0f s", session.node, ANSWER_S)
+            return None
         finally:
             timer.cancel()
 
@@ -250,8 +274,3 @@ class TransferServer:
         if bad.bit_count() == 1:  # 1, 2, 4, ...: whoever sends junk fills no disk
             peer = writer.get_extra_info("peername")
             log.warning("transfer: %d connections turned away so far, the last from %s: %s", bad, peer, error)
-
-
-def _settle(lent: asyncio.Future[Lent], result: Lent) -> None:
-    if not lent.done():
-        lent.set_result(result)

@@ -374,6 +374,46 @@ def test_a_question_that_is_given_up_leaves_no_lease() -> None:
     run(main())
 
 
+def test_an_engine_that_comes_to_a_question_too_late_lends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ANSWER_S", 0.05)
+
+    async def main() -> None:
+        async with pair() as (holder, client):
+            kept = await locate(client, holder.address)
+            holder.hung.clear()
+            with pytest.raises(PeerLost, match="no answer within"):
+                await client.locate(holder.address, question(*BLOCKS), 0.0, 0.3)
+            holder.hung.set()
+            assert await holder.leases() in ((1, 10), (2, 20))
+
+            async def is_so() -> bool:
+                return await holder.leases() == (1, 10)
+
+            await until(is_so)
+            assert (holder.server.counters.unanswered, kept.valid) == (1, True)
+
+    run(main())
+
+
+def test_one_connection_too_many_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(server, "MAX_SESSIONS", 1)
+
+    async def main() -> None:
+        async with pair() as (holder, client), reading(node="another") as other:
+            located = await locate(client, holder.address)
+            with pytest.raises(PeerLost):
+                await locate(other, holder.address)
+            monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+            await other.close()
+            async with reading(node="third") as third:
+                with pytest.raises(PeerRefused, match="1 readers are connected already"):
+                    await locate(third, holder.address)
+            assert (holder.server.counters.refused, located.valid) == (2, True)
+
+    run(main())
+
+
 def test_a_lease_that_is_not_given_back_ends_by_itself() -> None:
     async def main() -> None:
         async with pair(limits=LeaseLimits(64, 64, seconds=0.05)) as (holder, client):
