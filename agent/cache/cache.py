@@ -43,7 +43,7 @@ class PageCache:
 
     def __init__(self, pages: int, sink: SummarySink, lower: LowerTiers | None = None) -> None:
         """`lower`: the tiers below the device. Raises ValueError for a number of pages that no pool can have."""
-        self._visits = Visits()
+        self._visits = Visits(pages)
         self._device = DeviceLevel(pages, self._visits)
         self.pool: PagePool = self._device.pool
         self.false_hits = 0
@@ -186,11 +186,19 @@ class PageCache:
         return entry.page
 
     def begin(self, chain: Chain) -> None:
-        """A request for the chain, all of it prompt, has come: it is of use what the last `match` has found of it."""
+        """A request for the chain, all of it prompt, has come: it is of use what the last `match` has found of it, and
+        stays while others can go. In the end comes `end`, or `leave`."""
         found = chain.entries + chain.below
         chain.visit = self._visits.begin(chain.keys, len(found))
         if chain.visit is not None and found:
+            self._visits.protected.wait(chain.keys[: len(found)])
             self._use(found, chain.visit.trunk)
+
+    def leave(self, chain: Chain) -> None:
+        """The request that began ends before its turn has come."""
+        if chain.visit is not None:
+            self._visits.protected.waited(chain.keys[: chain.visit.found])
+            chain.visit = None
 
     def end(self, chain: Chain, pages: Iterable[int], reply_tokens: int) -> None:
         """The request that began is done, and gives back its pages as `release` does."""
@@ -198,7 +206,27 @@ class PageCache:
             found = chain.visit.found
             self._use(chain.entries[:found], chain.visit.trunk)
             self._use(chain.entries[found:], self._visits.end(chain.visit, chain.keys, reply_tokens))
+            self.leave(chain)
         self.release(pages, used=False)
+
+    def pin(self, keys: frozenset[int]) -> None:
+        """Pages under these keys, and no others, are pinned: they stay while others can go. From any thread."""
+        self._visits.protected.pinned = keys
+
+    def held(self, keys: Iterable[int]) -> int:
+        """How many of these pages are in some tier. From any thread; as of now."""
+        entries = self._catalog.entries
+        return sum(key in entries for key in keys)
+
+    @property
+    def most_pinned(self) -> int:
+        """Pages that may be pinned."""
+        return self._visits.protected.most
+
+    @property
+    def protected_pages(self) -> int:
+        """Pages that are pinned, core or waited for, whether they are there or not."""
+        return len(self._visits.protected)
 
     def release(self, pages: Iterable[int], *, used: bool = True) -> None:
         """One reference less to each. Committed pages stay, evictable once nobody holds them; private ones are freed.

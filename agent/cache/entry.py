@@ -54,6 +54,10 @@ class Copy(msgspec.Struct, eq=False, gc=False):
     children: int = 0
 
     @property
+    def key(self) -> int:
+        return self.entry.key
+
+    @property
     def used(self) -> int:
         return self.entry.used
 
@@ -66,6 +70,9 @@ class Member(Protocol):
 
     @property
     def parent(self) -> "Member | None": ...
+
+    @property
+    def key(self) -> int: ...
 
     @property
     def used(self) -> int: ...

@@ -68,16 +68,29 @@ class EvictionOrder(Generic[M]):
                 raise RuntimeError(f"page {member.page}, an idle leaf of visit {member.used}, is offered as {offered}")
 
     def _pop(self, count: int) -> list[M]:
+        """What is protected goes after all others."""
+        taken = self._pop_some(count, spare=True)
+        if len(taken) < count and self._visits.protected:
+            taken += self._pop_some(count - len(taken), spare=False)
+        return taken
+
+    def _pop_some(self, count: int, *, spare: bool) -> list[M]:
         taken: list[M] = []
+        spared: list[M] = []
         while len(taken) < count and (page := self._visits.take(self._tier)) is not None:
             member = self._resident[page]
             if member is None or not self.is_idle_leaf(member):
+                continue
+            if spare and member.key in self._visits.protected:
+                spared.append(member)
                 continue
             taken.append(member)
             self._resident[page] = None
             if member.parent is not None:
                 member.parent.children -= 1
                 self.add(cast(M, member.parent))
+        for member in spared:
+            self.add(member)
         return taken
 
     def _put_back(self, taken: list[M]) -> None:

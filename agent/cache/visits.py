@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trunkline.agent.cache.duel import Duel
+from trunkline.agent.cache.protected import Protected
 from trunkline.kernels.core import Heat
 from trunkline.shared.names import Tier
 
@@ -61,7 +62,9 @@ class Visits:
     Used from one thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pages: int) -> None:
+        """`pages`: of the device."""
+        self.protected = Protected(pages)
         self.heat = Heat(AGES, _KINDS, _LEVELS, PRIOR, DECAY, REMEMBERED, tiers=3 * len(Tier))
         """Of the tiers; then, for each, those of its duel."""
         self.duels: dict[Tier, Duel] = {}
@@ -82,6 +85,7 @@ class Visits:
         """A request for these pages, in order, has come; the first `found` are there. None: it is for no page."""
         if not keys:
             return None
+        self.protected.core.request(keys)
         last, depth = self._return(keys)
         gap = self.heat.now - last.visit if last is not None else 0
         turn = last.turn + 1 if last is not None else 1

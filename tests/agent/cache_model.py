@@ -93,7 +93,7 @@ class CacheModel:
         self.waits: dict[int, set[int]] = {}
         self.running: set[int] = set()
         self.false_hits = 0
-        self.visits = Visits()
+        self.visits = Visits(pages)
         self.visits.open(Tier.DEVICE, pages)
 
     def match(self, chain: Chain, held: Held) -> list[int]:
@@ -145,6 +145,8 @@ class CacheModel:
         missing = count - self.free() - len(self.waits)
         for _ in range(missing):
             leaves = [page for page in self._idle() if not self._children(page)]
+            protected = self.visits.protected
+            leaves = [leaf for leaf in leaves if self._key(leaf) not in protected] or leaves
             if not leaves:
                 self.resident = before
                 return False
@@ -157,12 +159,19 @@ class CacheModel:
     def begin(self, chain: Chain, held: Held) -> None:
         held.visit = self.visits.begin(chain.keys, len(held.verified))
         if held.visit is not None:
+            self.visits.protected.wait(chain.keys[: len(held.verified)])
             self._use(held.verified, held.visit.trunk)
+
+    def leave(self, chain: Chain, held: Held) -> None:
+        if held.visit is not None:
+            self.visits.protected.waited(chain.keys[: held.visit.found])
+            held.visit = None
 
     def end(self, chain: Chain, held: Held, pages: list[int], reply_tokens: int) -> None:
         if held.visit is not None:
             self._use(held.verified[: held.visit.found], held.visit.trunk)
             self._use(held.verified[held.visit.found :], self.visits.end(held.visit, chain.keys, reply_tokens))
+            self.leave(chain, held)
         self.release(pages, used=False)
 
     def release(self, pages: list[int], *, used: bool = True) -> None:
@@ -217,6 +226,9 @@ class CacheModel:
             self.visits.heat.offer(Tier.DEVICE, leaf.page, leaf.used)
         number = self.visits.take(Tier.DEVICE)
         return next(leaf for leaf in leaves if leaf.page == number)
+
+    def _key(self, page: Page) -> int:
+        return next(key for key, one in self.resident.items() if one is page)
 
     def _is_resident(self, page: Page) -> bool:
         return page in self.resident.values()

@@ -97,6 +97,13 @@ class CacheMachine(RuleBasedStateMachine):
         self._match(sequence)
         self._fill(sequence)
 
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def give_up(self) -> None:
+        sequence = self.waiting.pop(0)
+        self.cache.leave(sequence.chain)
+        self.model.leave(sequence.chain, sequence.held)
+
     @precondition(lambda self: any(sequence.pages for sequence in self.sequences))
     @rule(data=st.data())
     def let_go_of_some(self, data: st.DataObject) -> None:

@@ -38,7 +38,7 @@ def oldest_first(paths: Sequence[Sequence[int]], capacity: int) -> Iterator[int]
 
 @given(PATHS, st.integers(1, 12))
 def test_a_shadow_is_like_its_model(paths: list[list[int]], capacity: int) -> None:
-    heat = Visits().heat
+    heat = Visits(8).heat
     shadow = Shadow(capacity, heat, 0, heat.take_oldest)
     found = []
     for path in paths:
@@ -60,7 +60,7 @@ def duel_of(visits: Visits, pages: int) -> Duel:
 
 
 def test_before_one_of_them_leads_it_is_least_recently_used_first() -> None:
-    visits = Visits()
+    visits = Visits(8)
     duel = duel_of(visits, 4)
     assert not duel.learned
     for first in range(100):
@@ -70,7 +70,7 @@ def test_before_one_of_them_leads_it_is_least_recently_used_first() -> None:
 
 
 def test_in_a_loop_the_learned_order_leads() -> None:
-    visits = Visits()
+    visits = Visits(8)
     duel = duel_of(visits, 20)
     for at in range(600):
         ask(visits, [key(at % 30)], 1 if at >= 30 else 0)
@@ -78,7 +78,7 @@ def test_in_a_loop_the_learned_order_leads() -> None:
 
 
 def test_large_tiers_are_sampled() -> None:
-    visits = Visits()
+    visits = Visits(8)
     duel = duel_of(visits, 100_000)
     fresh = count()
     path = [hash64(next(fresh).to_bytes(8, "little")) for _ in range(10_000)]

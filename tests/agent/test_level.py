@@ -21,7 +21,7 @@ def line(level: DeviceLevel, count: int) -> list[Entry]:
 
 
 def test_a_generation_says_how_often_a_page_was_let_go() -> None:
-    level = DeviceLevel(4, Visits())
+    level = DeviceLevel(4, Visits(8))
     line(level, 3)
     assert level.generations.tolist() == [0, 0, 0, 0]
     assert level.evict(2) is not None
@@ -31,13 +31,13 @@ def test_a_generation_says_how_often_a_page_was_let_go() -> None:
 
 
 def test_a_private_page_that_is_given_back_was_nobodys_to_read() -> None:
-    level = DeviceLevel(2, Visits())
+    level = DeviceLevel(2, Visits(8))
     level.let_go(level.pool.allocate(1) or [])
     assert level.generations.tolist() == [0, 0]
 
 
 def test_what_is_lent_stays_with_what_comes_before_it() -> None:
-    level = DeviceLevel(5, Visits())
+    level = DeviceLevel(5, Visits(8))
     entries = line(level, 4)
     level.lend(entries[1].page)
     level.lend(entries[1].page)
@@ -55,7 +55,7 @@ def test_what_is_lent_stays_with_what_comes_before_it() -> None:
 
 
 def test_a_page_that_a_sequence_holds_too_is_the_sequences() -> None:
-    level = DeviceLevel(2, Visits())
+    level = DeviceLevel(2, Visits(8))
     (entry,) = line(level, 1)
     level.lend(entry.page)
     level.hold([entry.page])
@@ -64,7 +64,7 @@ def test_a_page_that_a_sequence_holds_too_is_the_sequences() -> None:
 
 
 def test_when_room_is_wanted_leases_are_asked_to_end() -> None:
-    level = DeviceLevel(4, Visits())
+    level = DeviceLevel(4, Visits(8))
     entries = line(level, 4)
     lent = [entries[3].page, entries[2].page]
     for page in lent:
@@ -85,7 +85,7 @@ def test_when_room_is_wanted_leases_are_asked_to_end() -> None:
 
 
 def test_a_page_that_is_cleared_is_its_readers_until_they_have_done() -> None:
-    level = DeviceLevel(2, Visits())
+    level = DeviceLevel(2, Visits(8))
     (entry,) = line(level, 1)
     page = entry.page
     level.lend(page)

@@ -66,6 +66,7 @@ class Node:
         pages = self.cache.match(chain)
         self.cache.begin(chain)
         self.cache.release(pages, used=False)
+        self.cache.leave(chain)
         return self.cache.fetch(chain)
 
 

@@ -18,7 +18,7 @@ def note(visits: Visits, keys: list[int], found: int, reply_tokens: int) -> tupl
 
 
 def test_a_request_is_a_visit_to_what_it_found_and_one_to_what_it_added() -> None:
-    visits = Visits()
+    visits = Visits(8)
     first = visits.latest() + 1
     assert note(visits, [1, 2, 3], 0, 10) == (0, first)
     assert note(visits, [1, 2, 3, 4], 3, 10) == (first + 1, first + 2)
@@ -28,13 +28,13 @@ def test_a_request_is_a_visit_to_what_it_found_and_one_to_what_it_added() -> Non
 
 
 def test_before_anything_is_learned_the_least_recently_used_goes() -> None:
-    visits = Visits()
+    visits = Visits(8)
     first, second = note(visits, [1], 0, 0)[1], note(visits, [2], 0, 0)[1]
     assert goes_first(visits, {7: second, 8: first}) == 8
 
 
 def test_the_longer_chains_that_come_back_outlive_the_short_ones_that_do_not() -> None:
-    visits = Visits()
+    visits = Visits(8)
     for key in range(0, 100_000, 100):
         asked = list(range(key, key + 40))
         note(visits, asked, 0, 500)
@@ -46,7 +46,7 @@ def test_the_longer_chains_that_come_back_outlive_the_short_ones_that_do_not() -
 
 
 def test_a_document_is_kept_and_the_questions_about_it_are_not() -> None:
-    visits = Visits()
+    visits = Visits(8)
     for question in range(1000, 2000):
         note(visits, [1, 2, 3, question], 3 if question > 1000 else 0, 50)
     trunk, tail = note(visits, [1, 2, 3, 4000], 3, 50)

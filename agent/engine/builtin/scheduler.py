@@ -108,6 +108,7 @@ class Scheduler:
             self.waiting.remove(sequence)
             if sequence.fetch is not None:
                 self._cache.abandon(sequence.fetch)
+            self._cache.leave(sequence.chain)
 
     def ended(self, now: float) -> list[Sequence]:
         """Sequences that were cancelled or are past their deadline."""

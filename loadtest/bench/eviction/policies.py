@@ -128,7 +128,7 @@ class Ours:
     """The agent's own: the core's `Heat`, told of visits (`agent/cache/visits.py`)."""
 
     def __init__(self, capacity: int) -> None:
-        self._visits = Visits()
+        self._visits = Visits(capacity)
         self._visits.open(Tier.DEVICE, capacity)
         self._last: dict[int, int] = {}
 
