@@ -22,7 +22,7 @@ class Catalog:
     def add(self, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int) -> Entry:
         """A page that is in no tier yet, now on the device."""
         depth = PAGE_TOKENS if parent is None else parent.depth + PAGE_TOKENS
-        entry = Entry(key, parent, chain.namespace if parent is None else None, tokens, page, depth)
+        entry = Entry(key, parent, chain.namespace if parent is None else None, tokens, page, depth, used=chain.used)
         self.admit(entry)
         return entry
 

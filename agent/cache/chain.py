@@ -38,6 +38,11 @@ class Chain:
         self.visit: Visit | None = None
         self.holder = holder
 
+    @property
+    def used(self) -> int:
+        """The visit as of which pages come for the request."""
+        return self.visit.began if self.visit is not None else 0
+
     def append(self, token: int) -> None:
         """Adds a token, and a key if it fills a page."""
         self.tokens.append(token)

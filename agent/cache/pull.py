@@ -64,7 +64,9 @@ class Pull:
         for index in range(self.first, self.first + count):
             depth = (index + 1) * PAGE_TOKENS
             namespace = chain.namespace if parent is None else None
-            parent = Entry(self.keys[index], parent, namespace, chain.page(index), GONE, depth, tier=Tier.HOST)
+            parent = Entry(
+                self.keys[index], parent, namespace, chain.page(index), GONE, depth, used=chain.used, tier=Tier.HOST
+            )
             self._numbers[parent] = len(self.entries)
             self.entries.append(parent)
 

@@ -19,12 +19,12 @@ def note(visits: Visits, keys: list[int], found: int, reply_tokens: int) -> tupl
 
 def test_a_request_is_a_visit_to_what_it_found_and_one_to_what_it_added() -> None:
     visits = Visits(8)
-    first = visits.latest() + 1
+    first = visits.heat.now
     assert note(visits, [1, 2, 3], 0, 10) == (0, first)
     assert note(visits, [1, 2, 3, 4], 3, 10) == (first + 1, first + 2)
     assert note(visits, [1, 2, 3, 4], 4, 10) == (first + 3, first + 3)
     assert visits.begin([], 0) is None
-    assert visits.latest() == first + 3
+    assert visits.heat.now == first + 4
 
 
 def test_before_anything_is_learned_the_least_recently_used_goes() -> None:
