@@ -19,7 +19,7 @@ _Peer = Annotated[list[str] | None, typer.Option(help="NAME=URL of a peer that r
 
 @bench.command()
 def core(rounds: _Rounds = 5, json_file: _Json = None) -> None:
-    """Key chains, prefix index and page locator, against Dynamo's where it is installed."""
+    """Key chains and prefix index, against Dynamo's where it is installed."""
     from trunkline.loadtest.bench.core import run
 
     _show("core", run(rounds), json_file)
@@ -76,6 +76,14 @@ def cache(
     from trunkline.loadtest.bench.cache.run import run
 
     _show("cache", run(rounds, folder), json_file)
+
+
+@bench.command()
+def transfer(rounds: _Rounds = 3, json_file: _Json = None) -> None:
+    """Pages from other nodes: finding them."""
+    from trunkline.loadtest.bench.transfer.run import run
+
+    _show("transfer", run(rounds), json_file)
 
 
 @bench.command()

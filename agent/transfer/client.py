@@ -36,6 +36,8 @@ LEASE_S = 30.0
 FIRST_REST_S, LONGEST_REST_S = 0.5, 30.0
 """A holder that failed is not tried again for so long, doubling."""
 MAX_HOLDERS = 256
+READ_BYTES = 1 << 20
+"""Of an answer that are taken at a time: token ids are megabytes."""
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +159,9 @@ class TransferClient:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=self._tls)
+                reader, writer = await asyncio.open_connection(
+                    host.strip("[]"), int(port), ssl=self._tls, limit=READ_BYTES
+                )
                 messages.give_up_on_silence(writer)
                 try:
                     holder = await self._introduce(host, reader, writer)

@@ -1,4 +1,4 @@
-"""Key chains and prefix index against NVIDIA Dynamo's, in one process and in turns; and the page locator's messages.
+"""Key chains and prefix index against NVIDIA Dynamo's, in one process and in turns.
 
 Dynamo (`ai-dynamo-runtime`) is optional: without it the peer's columns are empty. Its calls get what they take, lists
 of ints, made beforehand; ours get bytes and arrays, as they are on the hot path. Times are CPU time of the process,
@@ -8,7 +8,6 @@ so that what else runs on the machine counts for little.
 import json
 import random
 import resource
-import struct
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Any, NamedTuple
 
-from trunkline.kernels.core import PAGE_TOKENS, PrefixIndex, decode_located, encode_located, page_chain
+from trunkline.kernels.core import PAGE_TOKENS, PrefixIndex, page_chain
 
 dynamo: Any = None
 with suppress(ImportError):
@@ -28,9 +27,6 @@ CHAIN_TOKENS = 8192
 NODES, NODE_PAGES = 64, 20_000
 SHARED_PAGES, CHAIN_PAGES = 128, 512
 """Pages that all nodes hold, and pages of a request: those, and then pages of one node."""
-
-LOCATED_PAGES, LOCATED_SLOTS = 80_000, 1 << 20
-"""Pages of a chain that is located, and slots of the tier that they lie in."""
 
 CALLS = 2000
 """Timed calls per round."""
@@ -46,7 +42,7 @@ class Branch(NamedTuple):
 
 def run(rounds: int = 5) -> list[dict[str, object]]:
     """One row per figure: figure, ours, peer, ratio (how many times better), reach, ok. Medians over `rounds`."""
-    return [_chain(rounds), *_index(rounds), *_locator(rounds)]
+    return [_chain(rounds), *_index(rounds)]
 
 
 def _chain(rounds: int) -> dict[str, object]:
@@ -87,31 +83,6 @@ def _index(rounds: int) -> list[dict[str, object]]:
         _row("bytes per page, resident", resident / stats["keys"], None, most=48),
         _row("bytes per page, as the index counts", stats["bytes"] / stats["keys"], None, most=48),
     ]
-
-
-def _locator(rounds: int) -> list[dict[str, object]]:
-    """Where the pages of a chain lie: neighbours of one generation, and strangers of 16."""
-    tokens = random.randbytes(LOCATED_PAGES * PAGE_TOKENS * 4)
-    scattered = random.sample(range(LOCATED_SLOTS), LOCATED_PAGES)
-    rows = []
-    for kind, slots, generations, most in (
-        ("contiguous", range(LOCATED_PAGES), 1, 16),
-        ("scattered", scattered, 16, 256),
-    ):
-        places = b"".join(struct.pack("<BII", 1, slot, random.randrange(generations)) for slot in slots)
-        times = []
-        for _ in range(10 * rounds):
-            begin = time.process_time()
-            answer = encode_located(1, 0, LOCATED_PAGES, 1000, places)
-            encoded = time.process_time()
-            message = answer + tokens  # what the network does, which is not the codec's time
-            received = time.process_time()
-            decode_located(message, tokens)
-            times.append((time.process_time() - received + encoded - begin) * 1e3)
-        title = f"locate {LOCATED_PAGES} pages, {kind}"
-        rows.append(_row(f"{title}: KiB beside token ids", len(answer) / 1024, None, most=most))
-        rows.append(_row(f"{title}: encode + decode, ms", median(times), None, most=2))
-    return rows
 
 
 def _pages() -> tuple[Branch, list[Branch]]:

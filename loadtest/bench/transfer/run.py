@@ -1,0 +1,12 @@
+"""Pages from other nodes: finding them."""
+
+from trunkline.loadtest.bench.row import Row
+from trunkline.loadtest.bench.transfer.locate import PAGES, codec, loopback
+
+PREFIX_PAGES = 437
+"""Of a prompt of 7,000 tokens."""
+
+
+def run(rounds: int = 3) -> list[Row]:
+    """One row per figure."""
+    return [*codec(rounds), *loopback(rounds, PREFIX_PAGES), *loopback(rounds, PAGES)]
