@@ -64,6 +64,21 @@ def sim(
 
 
 @bench.command()
+def emulation(
+    trace: Annotated[Path, typer.Option(help="Mooncake JSONL with blocks of 512 tokens.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Replays to the emulated cluster.")] = 2,
+    requests: Annotated[int, typer.Option(min=10, help="Of the trace's, those that are short enough.")] = 100,
+    profile: Annotated[str, typer.Option(help="Of the nodes; as for `trunkline sim`.")] = "llama-8b-h100",
+    time_scale: Annotated[float, typer.Option(min=0.01, max=100.0, help="Of durations.")] = 1.0,
+    json_file: _Json = None,
+) -> None:
+    """Emulated agents against the simulator: replays a trace to both, with the same profile."""
+    from trunkline.loadtest.bench.emulation import run
+
+    _show("emulation", run(trace, rounds, requests, profile, time_scale), json_file)
+
+
+@bench.command()
 def cache(
     rounds: _Rounds = 3,
     folder: Annotated[Path | None, typer.Option(help="On the disk to measure. [default: temporary files]")] = None,

@@ -17,12 +17,12 @@ _READY = re.compile(r"\[([\w-]+)\] ready at (\S+)")
 
 
 @contextmanager
-def cluster(agents: int) -> Iterator[tuple[str, list[str]]]:
-    """The URLs of the router and of its agents, once all are ready."""
+def cluster(agents: int, *flags: str) -> Iterator[tuple[str, list[str]]]:
+    """The URLs of the router and of its agents, once all are ready. `flags`: more of `trunkline up`."""
     port = _free_port()
     ports = ["--port", str(port), "--agent-port", str(port + 1)]
     started = subprocess.Popen(
-        [*_UP, "--agents", str(agents), *ports], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*_UP, "--agents", str(agents), *ports, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     with started as process, ThreadPoolExecutor(1) as reader:  # Which ends with the process, so that is stopped here.
         try:

@@ -68,7 +68,7 @@ def run(path: Path, rounds: int, requests: int, profile_file: Path | None) -> li
         samples = calibration.measure(targets, base.step_tokens)
         real = []
         for number in range(rounds):
-            prepared = _prepare(trace, calibration.fitted(base, samples))
+            prepared = prepare(trace, calibration.fitted(base, samples))
             seconds = trace.seconds * prepared.stretch
             _console.print(f"replay {number + 1} of {rounds}: {requests} requests in {seconds:.0f} s")
             real.append(replay(edge, prepared, number))
@@ -76,41 +76,53 @@ def run(path: Path, rounds: int, requests: int, profile_file: Path | None) -> li
     profile = calibration.fitted(base, samples)
     if profile_file is not None:
         profile.write(profile_file)
-    return _compared(_prepare(trace, profile), profile, real)
+    return compared(prepare(trace, profile), profile, real)
 
 
 def in_small(trace: Trace, requests: int) -> Trace:
-    """So many requests that are short enough, each block as a page; of conversations that go on, so that there is
-    something to find again. Raises ConfigError if there are fewer."""
-    turns = Counter(record.session for record in trace.records)
+    """So many requests that are short enough, each block as a page."""
     scale = PAGE_TOKENS / trace.block_tokens
-    records: list[Record] = []
-    for record in trace.records:
-        prompt = len(record.page_tokens(trace.block_tokens))
-        output = max(1, round(record.output_tokens * scale))
-        if prompt + output <= LONGEST and turns[record.session] > 1:
-            records.append(record._replace(prompt_tokens=prompt, output_tokens=output))
-        if len(records) == requests:
-            start = records[0].arrival
-            shifted = (record._replace(arrival=record.arrival - start) for record in records)
-            return Trace(trace.name, PAGE_TOKENS, tuple(shifted))
-    raise ConfigError(
-        f"trace {trace.name} has {len(records)} requests of conversations that are short enough, not {requests}"
+    records = tuple(
+        record._replace(
+            prompt_tokens=len(record.page_tokens(trace.block_tokens)),
+            output_tokens=max(1, round(record.output_tokens * scale)),
+        )
+        for record in trace.records
     )
+    return conversations(Trace(trace.name, PAGE_TOKENS, records), requests, LONGEST)
+
+
+def conversations(trace: Trace, requests: int, longest: int) -> Trace:
+    """The first requests that have no more than so many tokens, of conversations that go on, so that there is something
+    to find again. Raises ConfigError if there are fewer."""
+    turns = Counter(record.session for record in trace.records)
+    fitting = [
+        record
+        for record in trace.records
+        if record.prompt_tokens + record.output_tokens <= longest and turns[record.session] > 1
+    ][:requests]
+    if len(fitting) < requests:
+        raise ConfigError(
+            f"trace {trace.name} has {len(fitting)} requests of conversations that are short enough, not {requests}"
+        )
+    start = fitting[0].arrival
+    shifted = (record._replace(arrival=record.arrival - start) for record in fitting)
+    return Trace(trace.name, trace.block_tokens, tuple(shifted))
 
 
 def replay(target: Target, prepared: Prepared, number: int) -> Replay:
     """Sends each request at its time, whatever became of those before it. `number` makes the tokens new."""
-    records = prepared.trace.records
+    records, block_tokens = prepared.trace.records, prepared.trace.block_tokens
+    prompts = [prompt(record, block_tokens, number, index) for index, record in enumerate(records)]
     began = time.perf_counter()
 
-    def send(record: Record, index: int) -> tuple[float, Reply]:
+    def send(record: Record, tokens: list[int]) -> tuple[float, Reply]:
         at = began + record.arrival * prepared.stretch
         time.sleep(max(0.0, at - time.perf_counter()))
-        return at, complete(target, prompt(record, number, index), record.output_tokens)
+        return at, complete(target, tokens, record.output_tokens)
 
     with ThreadPoolExecutor(len(records)) as pool:
-        futures = [pool.submit(send, record, index) for index, record in enumerate(records)]
+        futures = [pool.submit(send, *request) for request in zip(records, prompts, strict=True)]
         replies = [future.result() for future in futures]
     prompt_tokens = sum(record.prompt_tokens for record in records)
     return Replay(
@@ -120,28 +132,30 @@ def replay(target: Target, prepared: Prepared, number: int) -> Replay:
     )
 
 
-def prompt(record: Record, number: int, index: int) -> list[int]:
+def prompt(record: Record, block_tokens: int, number: int, index: int) -> list[int]:
     """Equal blocks are equal tokens within one replay."""
-    full, rest = divmod(record.prompt_tokens, PAGE_TOKENS)
+    full, rest = divmod(record.prompt_tokens, block_tokens)
     tokens: list[int] = []
     for block in record.blocks[:full]:
-        tokens += random_tokens(PAGE_TOKENS, random.Random(f"{number} {block}"))
+        tokens += random_tokens(block_tokens, random.Random(f"{number} {block}"))
     return tokens + random_tokens(rest, random.Random(f"{number} tail {index}"))
 
 
-def _prepare(trace: Trace, profile: Profile) -> Prepared:
+def prepare(trace: Trace, profile: Profile) -> Prepared:
+    """The trace at `UTILIZATION` of `AGENTS` nodes."""
     scenario = Scenario(
         nodes=AGENTS,
         profile=profile.name,
         cache_tokens=profile.cache_tokens,
         utilization=UTILIZATION,
-        block_tokens=PAGE_TOKENS,
+        block_tokens=trace.block_tokens,
         patience=EngineLimits().patience,
     )
     return size(trace, profile, scenario)
 
 
-def _compared(prepared: Prepared, profile: Profile, real: Sequence[Replay]) -> list[Row]:
+def compared(prepared: Prepared, profile: Profile, real: Sequence[Replay]) -> list[Row]:
+    """A row per figure, simulated and real, and the profile's times."""
     simulated = simulate(prepared, "trunkline")
     ttft = [sorted(one.ttft_s) for one in real]
     figures = {

@@ -49,7 +49,9 @@ def test_a_trace_in_small_shares_what_the_large_one_shares() -> None:
     assert [record.prompt_tokens for record in small.records] == [16 * blocks + 3 for blocks in (3, 4, 5)]
     assert [record.output_tokens for record in small.records] == [10, 10, 10]
     assert [record.arrival for record in small.records] == [0.0, 2.0, 3.0]
-    first, second, again = (simulator.prompt(small.records[at], number, at) for at, number in ((0, 0), (1, 0), (0, 1)))
+    first, second, again = (
+        simulator.prompt(small.records[at], 16, number, at) for at, number in ((0, 0), (1, 0), (0, 1))
+    )
     assert first[:48] == second[:48]
     assert first[48:] != second[48:51]
     assert first[:16] != again[:16]  # in another replay everything is new

@@ -41,7 +41,7 @@ class EmulatedExecutor(Executor):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._profile = emulation.profile
+        self._profile = emulation.profile.scaled(emulation.time_scale)
         self._time_scale = emulation.time_scale
         self._memory = memory
         self._places = places(len(memory.blocks))
@@ -64,7 +64,7 @@ class EmulatedExecutor(Executor):
 
     def step(self, chunks: list[Chunk]) -> list[Sampled]:
         began = self._clock() if self._ends_at is None else self._ends_at
-        self._ends_at = began + self._profile.step_s(_step(chunks)) * self._time_scale
+        self._ends_at = began + self._profile.step_s(_step(chunks))
         self._write(chunks)
         sampled = self._sample([chunk.sequence for chunk in chunks if chunk.samples])
         self._sleep(max(0.0, self._ends_at - self._clock()))

@@ -74,6 +74,19 @@ class Profile:
         context = steps * prompt_tokens + steps * (steps + 1) / 2
         return self.decode_sequence_s * steps + self.decode_context_s * context
 
+    def scaled(self, factor: float) -> "Profile":
+        """The same node in a world where everything takes `factor` times as long."""
+        return replace(
+            self,
+            fixed_s=self.fixed_s * factor,
+            linear_s=self.linear_s * factor,
+            quadratic_s=self.quadratic_s * factor,
+            decode_sequence_s=self.decode_sequence_s * factor,
+            decode_context_s=self.decode_context_s * factor,
+            network_bytes_s=self.network_bytes_s / factor,
+            host_bytes_s=self.host_bytes_s / factor,
+        )
+
     def write(self, path: Path) -> None:
         """As a file that `find_profile` reads. Raises ConfigError if it cannot be written."""
         try:
