@@ -6,8 +6,6 @@ queues and batching, the router, and the machine that all of them share.
 
 from pathlib import Path
 
-import httpx
-from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from trunkline.agent.engine.emulated.profile import find_profile
@@ -15,6 +13,7 @@ from trunkline.loadtest.bench.cluster import cluster
 from trunkline.loadtest.bench.completion import complete, find_target, random_tokens
 from trunkline.loadtest.bench.row import Row, row
 from trunkline.loadtest.bench.simulator import AGENTS, BLOCK_TOKENS, compared, conversations, prepare, replay
+from trunkline.loadtest.fleet.agents import counters
 from trunkline.loadtest.sim.trace import load_trace
 
 LONGEST = 32_768
@@ -37,15 +36,11 @@ def run(path: Path, rounds: int, requests: int, profile_name: str, time_scale: f
             _console.print(f"replay {number + 1} of {rounds}: {requests} requests in {seconds:.0f} s")
             real.append(replay(edge, prepared, number))
         late = [_late_per_step(url) for url in agents]
-    rows = compared(prepared, profile, real)
-    rows.insert(0, row("emulated steps end late by, s", sum(late) / len(late), None, None, "", None))
-    return rows
+    late_row = row("an emulated step ends late by, s", None, sum(late) / len(late), None, "", None)
+    return [*compared(prepared, real), late_row]
 
 
 def _late_per_step(url: str) -> float:
     """Seconds by which an agent's steps ended after their time, in the mean."""
-    text = httpx.get(f"{url}/metrics", timeout=10.0).text
-    samples = {
-        sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples
-    }
-    return samples["trunkline_agent_late_seconds_total"] / max(1.0, samples["trunkline_agent_steps_total"])
+    counted = counters(url)
+    return counted["late_seconds_total"] / max(1.0, counted["steps_total"])

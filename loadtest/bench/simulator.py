@@ -76,7 +76,10 @@ def run(path: Path, rounds: int, requests: int, profile_file: Path | None) -> li
     profile = calibration.fitted(base, samples)
     if profile_file is not None:
         profile.write(profile_file)
-    return compared(prepare(trace, profile), profile, real)
+    rows = compared(prepare(trace, profile), real)
+    for name in ("fixed_s", "linear_s", "quadratic_s", "decode_sequence_s", "decode_context_s"):
+        rows.append(row(f"profile: {name}", getattr(profile, name), None, None, "", None))
+    return rows
 
 
 def in_small(trace: Trace, requests: int) -> Trace:
@@ -154,8 +157,8 @@ def prepare(trace: Trace, profile: Profile) -> Prepared:
     return size(trace, profile, scenario)
 
 
-def compared(prepared: Prepared, profile: Profile, real: Sequence[Replay]) -> list[Row]:
-    """A row per figure, simulated and real, and the profile's times."""
+def compared(prepared: Prepared, real: Sequence[Replay]) -> list[Row]:
+    """A row per figure, the simulated one beside the real one."""
     simulated = simulate(prepared, "trunkline")
     ttft = [sorted(one.ttft_s) for one in real]
     figures = {
@@ -171,8 +174,6 @@ def compared(prepared: Prepared, profile: Profile, real: Sequence[Replay]) -> li
         judged = figure == "TTFT mean, s"
         reach = f"within {TOLERANCE:.0%} of the real run" if judged else ""
         rows.append(row(figure, ours, measured, ratio, reach, abs(ratio - 1) <= TOLERANCE if judged else None))
-    for name in ("fixed_s", "linear_s", "quadratic_s", "decode_sequence_s", "decode_context_s"):
-        rows.append(row(f"profile: {name}", getattr(profile, name), None, None, "", None))
     return rows
 
 

@@ -14,7 +14,11 @@ import typer
 from typer.testing import CliRunner
 
 from trunkline.agent import cli
+from trunkline.agent.engine.emulated.answer import expected
+from trunkline.agent.engine.emulated.profile import PROFILES
+from trunkline.agent.engine.emulated.text import EmulatedText
 from trunkline.agent.sizes import parse_bytes
+from trunkline.shared.canonical import Message
 from trunkline.shared.errors import ConfigError
 
 AGENT = [sys.executable, "-m", "trunkline.shared.cli", "agent"]
@@ -47,6 +51,14 @@ def test_what_is_no_size(text: str) -> None:
         (["--registry", "redis://h", "--advertise", "10.0.0.1"], "http://host:port"),
         (["--registry", "redis://h", "--host", "0.0.0.0"], "--advertise"),
         (["--registry", "http://h"], "--registry"),
+        (["--engine", "emulated", "--profile", "gpt-9"], "llama-8b-h100"),
+        (["--engine", "emulated", "--profile", "/does/not/exist.json"], "/does/not/exist.json"),
+        (["--engine", "emulated", "--page-bytes", "1000"], "--page-bytes"),
+        (["--engine", "emulated", "--model", "smollm2-135m-instruct"], "--profile"),
+        (["--engine", "emulated", "--max-running", "9000"], "--step-tokens"),
+        (["--profile", "llama-8b-h100"], "--engine emulated"),
+        (["--page-bytes", "4096"], "--engine emulated"),
+        (["--time-scale", "0.1"], "--engine emulated"),
     ],
 )
 def test_flags_that_cannot_be_used(model_path: Path, flags: list[str], words: str) -> None:
@@ -119,3 +131,37 @@ def test_an_agent_serves_and_leaves_cleanly(agent: tuple[subprocess.Popen[str], 
     assert process.wait(30) == 0
     assert process.stderr is not None
     assert "Traceback" not in process.stderr.read()
+
+
+def test_an_emulated_agent_serves_what_is_expected_without_torch() -> None:
+    flags = ["--port", "0", "--name", "node-8", "--engine", "emulated", "--time-scale", "0.1", "--log-level", "warning"]
+    text = EmulatedText()
+    prompt = list(range(1000, 1100))
+    right = b"".join(map(text.token_bytes, expected(prompt, 20, ignore_eos=True))).decode()
+    body = {"model": "emulated-llama-8b-h100", "prompt": prompt, "max_tokens": 20, "ignore_eos": True}
+    with subprocess.Popen([*AGENT, *flags], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("node-8 serves emulated-llama-8b-h100 on http://127.0.0.1:")
+            assert line.endswith(": 24375 pages, 390000 tokens of KV, context 131072\n")
+            with httpx.Client(base_url=line.split()[4].rstrip(":"), timeout=60) as client:
+                assert client.get("/v1/models").json()["data"][0]["id"] == "emulated-llama-8b-h100"
+                assert client.get("/trunkline/info").json()["max_running"] == PROFILES["llama-8b-h100"].max_running
+                for cached in (0, 96):
+                    answer = client.post("/v1/completions", json=body).json()
+                    assert answer["choices"][0]["text"] == right
+                    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+                with client.stream("POST", "/v1/completions", json=body | {"stream": True}) as stream:
+                    events = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+                assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == right
+                messages = [{"role": "user", "content": "Wie geht's?"}]
+                chat = text.encode(text.render_chat([Message("user", "Wie geht's?")]), add_special=False).ids
+                reply = [token for token in expected(chat, 5000) if token != text.end_id]
+                answer = client.post("/v1/chat/completions", json={"model": body["model"], "messages": messages}).json()
+                assert answer["choices"][0]["message"]["content"] == b"".join(map(text.token_bytes, reply)).decode()
+                assert answer["choices"][0]["finish_reason"] == "stop"
+            assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
