@@ -9,7 +9,7 @@ AGENT_PORT ?= 8100
 AGENTS ?= 2
 MINUTES ?= 30
 
-.PHONY: setup up test redis lint bench bench-compare soak lock clean
+.PHONY: setup up test redis lint bench bench-compare soak lock clean chart
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -60,6 +60,17 @@ bench-compare: setup
 soak: setup
 	$(BIN)/python -m trunkline.loadtest.soak --minutes $(MINUTES) --out soak-$$(date +%Y%m%d-%H%M%S)
 
+# The chart: rendered, and refused where it should be. Helm comes with Go's own client where it is not installed.
+HELM_VERSION := v4.3.2
+HELM := $(or $(shell command -v helm),$(VENV)/go/helm)
+$(VENV)/go/helm: | setup
+	@echo "==> building helm $(HELM_VERSION)"
+	GOBIN=$(abspath $(VENV)/go) GOFLAGS=-modcacherw go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
+
+chart: setup $(HELM)
+	$(HELM) lint --strict helm/trunkline
+	HELM=$(abspath $(HELM)) $(BIN)/python -m pytest -q tests/helm
+
 bench: setup
 	$(BIN)/trunkline bench core
 	$(BIN)/trunkline bench scheduler
@@ -72,6 +83,7 @@ bench: setup
 COMPILE = VIRTUAL_ENV=$(VENV) $(UV) pip compile --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
 lock: $(VENV)/.uv
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt
+	$(COMPILE) requirements/uv.in requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	$(COMPILE) pyproject.toml -o requirements/router.txt
 	$(COMPILE) pyproject.toml --extra agent -c requirements/dev.txt -o requirements/agent.txt
 	$(COMPILE) pyproject.toml requirements/build.in --extra agent --extra dev -o requirements/dev.txt

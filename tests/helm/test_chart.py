@@ -1,0 +1,177 @@
+"""The chart, rendered by Helm itself: what comes out with good values, and what is said of bad ones. `make chart`."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm/trunkline"
+HELM = os.environ.get("HELM") or shutil.which("helm")
+
+pytestmark = pytest.mark.skipif(HELM is None, reason="Helm is not here: `make chart` gets it")
+
+DISK = "poolDefaults.disk.size=4GiB"
+GOOD: dict[str, tuple[str, ...]] = {
+    "as it is": (),
+    "one router without Redis": ("redis.enabled=false", "router.replicas=1"),
+    "Redis of one's own": (
+        "redis.enabled=false",
+        "redis.external.url=rediss://redis.example:6379/0",
+        "redis.external.existingSecret=r",
+        "redis.external.caSecret=ca",
+    ),
+    "several pools": ("pools[0].name=a", "pools[1].name=b", "pools[1].engine=emulated", "pools[1].replicas=3"),
+    "GPUs": (
+        "poolDefaults.gpus=8",
+        "poolDefaults.kvMemory=400GiB",
+        "poolDefaults.rdmaDevice=rdma/hca",
+        "poolDefaults.hostNetwork=true",
+        "poolDefaults.shm=64Gi",
+        "poolDefaults.hugepages=64Gi",
+    ),
+    "a disk with a claim": (DISK, "poolDefaults.disk.storageClass=local", "poolDefaults.hostMemory=1GiB"),
+    "a disk of the host": (
+        DISK,
+        "poolDefaults.kind=DaemonSet",
+        "poolDefaults.disk.hostPath=/mnt/nvme",
+        "poolDefaults.hostMemory=1GiB",
+    ),
+    "tenants and an admin": ("tenants.existingSecret=t", "admin.existingSecret=a", "clusterSecret.existingSecret=c"),
+    "a model from a volume": (
+        "poolDefaults.model=/models/llama",
+        "poolDefaults.modelVolume.persistentVolumeClaim.claimName=weights",
+    ),
+    "a model from an init container": (
+        "poolDefaults.model=/models/llama",
+        "poolDefaults.modelInit.image=fetch",
+        "poolDefaults.modelInit.command[0]=fetch",
+    ),
+    "autoscaling": ("router.autoscaling.enabled=true",),
+    "monitoring": ("monitoring.enabled=true", "monitoring.labels.release=prom"),
+    "ways in": ("ingress.enabled=true", "ingress.tlsSecret=t", "gateway.enabled=true", "gateway.hostnames[0]=a.example"),
+}
+BAD: dict[str, tuple[tuple[str, ...], str]] = {
+    "two pools with one name": (("pools[0].name=a", "pools[1].name=a"), r'two of them have the name "a"'),
+    "no pools": (("pools=null",), r"pools"),
+    "a pool without a name": (("pools[0].replicas=1",), r"name"),
+    "an unknown value": (("router.replica=2",), r"replica"),
+    "a wrong type": (("router.replicas=many",), r"replicas"),
+    "an unknown engine": (("poolDefaults.engine=magic",), r"engine"),
+    "a size that is none": (("poolDefaults.kvMemory=plenty",), r"kvMemory"),
+    "a disk without a volume": ((DISK, "poolDefaults.hostMemory=1GiB"), r"disk needs a volume"),
+    "a disk without a host tier": ((DISK, "poolDefaults.disk.storageClass=local"), r"needs hostMemory"),
+    "tiers larger than the limit": (("poolDefaults.hostMemory=64GiB",), r"tiers take \d+ bytes.* resources.limits.memory is 3Gi"),
+    "several routers without Redis": (("redis.enabled=false",), r"need Redis"),
+    "a DaemonSet without Redis": (
+        ("redis.enabled=false", "router.replicas=1", "poolDefaults.kind=DaemonSet"),
+        r"is a DaemonSet",
+    ),
+    "an external Redis without its Secret": (
+        ("redis.enabled=false", "redis.external.url=redis://r.example:6379"),
+        r"existingSecret",
+    ),
+    "a password in a URL": (("redis.enabled=false", "redis.external.url=redis://:x@r.example:6379"), r"redis.external"),
+    "two Redis servers": (("redis.external.url=redis://r.example", "redis.external.existingSecret=r"), r"exclude"),
+    "a claim for a DaemonSet": (
+        (DISK, "poolDefaults.kind=DaemonSet", "poolDefaults.disk.storageClass=l", "poolDefaults.hostMemory=1GiB"),
+        r"DaemonSet has no claims",
+    ),
+}
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(HELM), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def render(*values: str) -> list[dict[str, Any]]:
+    sets = [argument for value in values for argument in ("--set", value)]
+    done = helm("template", "tl", str(CHART), "--namespace", "here", *sets)
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def pods(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Specs of all pods."""
+    direct = [one["spec"] for one in documents if one["kind"] == "Pod"]
+    return direct + [one["spec"]["template"]["spec"] for one in documents if "template" in one.get("spec", {})]
+
+
+@pytest.mark.parametrize("values", GOOD.values(), ids=GOOD)
+def test_good_values_render(values: tuple[str, ...]) -> None:
+    documents = render(*values)
+    names = [(one["kind"], one["metadata"]["name"]) for one in documents]
+    assert len(set(names)) == len(names)
+    for pod in pods(documents):
+        mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
+        claims = {
+            claim["metadata"]["name"]
+            for one in documents
+            if one["kind"] == "StatefulSet"
+            for claim in one["spec"].get("volumeClaimTemplates", [])
+        }
+        assert mounted - claims <= {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize(("values", "message"), BAD.values(), ids=BAD)
+def test_bad_values_are_refused_with_a_reason(values: tuple[str, ...], message: str) -> None:
+    sets = [argument for value in values for argument in ("--set", value)]
+    done = helm("template", "tl", str(CHART), *sets)
+    assert done.returncode != 0
+    assert re.search(message, done.stderr, re.DOTALL), done.stderr
+
+
+def test_pods_are_within_the_restricted_level() -> None:
+    for pod in pods(render()):
+        security = pod["securityContext"]
+        assert (security["runAsNonRoot"], security["seccompProfile"]["type"]) == (True, "RuntimeDefault")
+        assert not pod.get("hostNetwork")
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            own = container["securityContext"]
+            assert own["allowPrivilegeEscalation"] is False
+            assert own["readOnlyRootFilesystem"] is True
+            assert own["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_grace_periods_cover_what_happens_in_them() -> None:
+    documents = render("router.preStopSeconds=7", "poolDefaults.drainSeconds=100")
+    by_kind = {one["kind"]: one["spec"]["template"]["spec"] for one in documents if one["kind"] == "StatefulSet"}
+    router = next(pod for pod in pods(documents) if pod["containers"][0]["name"] == "router")
+    assert router["terminationGracePeriodSeconds"] > 7 + 30
+    assert router["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
+    assert by_kind["StatefulSet"]["terminationGracePeriodSeconds"] > 5 + 100
+
+
+def test_without_redis_the_router_gets_every_agent_by_name() -> None:
+    documents = render("redis.enabled=false", "router.replicas=1", "pools[0].name=a", "pools[0].replicas=2")
+    router = next(pod for pod in pods(documents) if pod["containers"][0]["name"] == "router")
+    nodes = [argument for argument in router["containers"][0]["args"] if argument.startswith("--node=")]
+    assert nodes == [f"--node=http://tl-a-{number}.tl-agents:8100" for number in range(2)]
+    assert not any("registry" in argument for argument in router["containers"][0]["args"])
+
+
+def test_no_secret_is_written_where_others_read_it() -> None:
+    documents = render("redis.enabled=false", "redis.external.url=redis://r:6379", "redis.external.existingSecret=r")
+    for pod in pods(documents):
+        for container in pod["containers"]:
+            for variable in container.get("env", []):
+                if "SECRET" in variable["name"] or "PASSWORD" in variable["name"]:
+                    assert "secretKeyRef" in variable["valueFrom"]
+
+
+def test_alerts_ask_for_metrics_that_exist_and_have_a_runbook() -> None:
+    documented = (ROOT / "docs/operate/metrics.md").read_text()
+    runbook = (ROOT / "docs/operate/alerts.md").read_text()
+    rules = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"][0]["rules"]
+    assert {rule["alert"] for rule in rules} == set(re.findall(r"^## (\w+)", runbook, re.MULTILINE))
+    for rule in rules:
+        for metric in re.findall(r"trunkline_\w+", rule["expr"]):
+            assert f"`{metric}`" in documented, metric
+        assert rule["annotations"]["runbook"].endswith(f"#{rule['alert'].lower()}")
