@@ -9,7 +9,7 @@ AGENT_PORT ?= 8100
 AGENTS ?= 2
 MINUTES ?= 30
 
-.PHONY: setup up test redis lint bench bench-compare soak lock clean chart
+.PHONY: setup up test redis lint helm chart bench bench-compare soak lock clean
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -67,7 +67,9 @@ $(VENV)/go/helm: | setup
 	@echo "==> building helm $(HELM_VERSION)"
 	GOBIN=$(abspath $(VENV)/go) GOFLAGS=-modcacherw go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION)
 
-chart: setup $(HELM)
+helm: $(HELM)
+
+chart: setup helm
 	$(HELM) lint --strict helm/trunkline
 	HELM=$(abspath $(HELM)) $(BIN)/python -m pytest -q tests/helm
 
