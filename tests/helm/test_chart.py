@@ -54,7 +54,12 @@ GOOD: dict[str, tuple[str, ...]] = {
     ),
     "autoscaling": ("router.autoscaling.enabled=true",),
     "monitoring": ("monitoring.enabled=true", "monitoring.labels.release=prom"),
-    "ways in": ("ingress.enabled=true", "ingress.tlsSecret=t", "gateway.enabled=true", "gateway.hostnames[0]=a.example"),
+    "ways in": (
+        "ingress.enabled=true",
+        "ingress.tlsSecret=t",
+        "gateway.enabled=true",
+        "gateway.hostnames[0]=a.example",
+    ),
 }
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "two pools with one name": (("pools[0].name=a", "pools[1].name=a"), r'two of them have the name "a"'),
@@ -66,7 +71,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a size that is none": (("poolDefaults.kvMemory=plenty",), r"kvMemory"),
     "a disk without a volume": ((DISK, "poolDefaults.hostMemory=1GiB"), r"disk needs a volume"),
     "a disk without a host tier": ((DISK, "poolDefaults.disk.storageClass=local"), r"needs hostMemory"),
-    "tiers larger than the limit": (("poolDefaults.hostMemory=64GiB",), r"tiers take \d+ bytes.* resources.limits.memory is 3Gi"),
+    "tiers larger than the limit": (
+        ("poolDefaults.hostMemory=64GiB",),
+        r"tiers take \d+ bytes.* resources.limits.memory is 3Gi",
+    ),
     "several routers without Redis": (("redis.enabled=false",), r"need Redis"),
     "a DaemonSet without Redis": (
         ("redis.enabled=false", "router.replicas=1", "poolDefaults.kind=DaemonSet"),
