@@ -14,7 +14,6 @@ from trunkline.agent.transfer.descriptors import Descriptors
 from trunkline.agent.transfer.errors import FrameError, PeerLost, PeerRefused
 from trunkline.agent.transfer.messages import (
     HEAD,
-    NONCE_BYTES,
     Answer,
     Challenge,
     Frame,
@@ -25,7 +24,7 @@ from trunkline.agent.transfer.messages import (
     Welcome,
 )
 from trunkline.agent.transfer.offer import Offer
-from trunkline.agent.transfer.proof import Prover, agrees
+from trunkline.agent.transfer.proof import NONCE_BYTES, agrees, proof
 from trunkline.agent.transfer.server import Identity
 from trunkline.shared.namespace import Namespace
 
@@ -104,7 +103,7 @@ class TransferClient:
     def __init__(self, identity: Identity, secret: str | None, tls: ssl.SSLContext | None = None) -> None:
         self.counters = ClientCounters()
         self._identity = identity
-        self._prover = Prover(secret)
+        self._secret = secret
         self._tls = tls
         self._contacts: dict[str, _Contact] = {}
 
@@ -179,14 +178,14 @@ class TransferClient:
         if challenge.version != messages.VERSION:
             raise PeerRefused(f"speaks version {challenge.version} of the transfer protocol, not {messages.VERSION}")
         nonce, me = secrets.token_bytes(NONCE_BYTES), self._identity
-        proof = self._prover.reader(challenge.nonce, nonce)
-        hello = Hello(messages.VERSION, me.node, nonce, proof, me.namespace)
+        proved = proof(self._secret, b"reader", challenge.nonce, nonce)
+        hello = Hello(messages.VERSION, me.node, nonce, proved, me.namespace)
         writer.write(messages.frame(Kind.HELLO, hello))
         frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
         if frame.kind == Kind.REFUSED:
             raise PeerRefused(f"refused: {messages.message(frame, Kind.REFUSED, Refused).reason}")
         welcome = messages.message(frame, Kind.WELCOME, Welcome)
-        if not agrees(welcome.proof, self._prover.holder(challenge.nonce, nonce)):
+        if not agrees(welcome.proof, proof(self._secret, b"holder", challenge.nonce, nonce)):
             raise PeerRefused(f"{welcome.node!r} does not prove that it knows this cluster's secret")
         return Holder(welcome.node, welcome.offer.at(host))
 

@@ -1,48 +1,46 @@
 """The first frames of a connection for pages: both sides prove that they know the cluster's secret.
 
     holder -> reader   "TKVDATA1", 32 bytes of nonce
-    reader -> holder   32 bytes of nonce, HMAC-SHA256(secret, "reader" + both nonces)
-    holder -> reader   epoch u64, page bytes u32, HMAC-SHA256(secret, "holder" + both nonces + epoch + page bytes)
+    reader -> holder   32 bytes of nonce, proof("data reader", both nonces)
+    holder -> reader   epoch u64, page bytes u32, proof("data holder", both nonces, epoch, page bytes)
 
-Numbers are little-endian. Without a secret (on loopback, see `--transfer-host`) the key is empty. Sockets have
-timeouts.
+Numbers are little-endian; `proof.py` says what a proof is. Sockets have timeouts.
 """
 
-import hmac
 import secrets
 import socket
 import struct
 
 from trunkline.agent.transfer.errors import OfferError, TransferError
+from trunkline.agent.transfer.proof import NONCE_BYTES, PROOF_BYTES, agrees, proof
 
 _MAGIC = b"TKVDATA1"
-_NONCE_BYTES = _PROOF_BYTES = 32
 _HOLDER = struct.Struct("<QI")
 
 
 def lend(peer: socket.socket, secret: str | None, epoch: int, page_bytes: int) -> None:
     """The holder's side. Raises TransferError if the reader does not know the secret, OSError if it goes."""
-    nonce = secrets.token_bytes(_NONCE_BYTES)
+    nonce = secrets.token_bytes(NONCE_BYTES)
     peer.sendall(_MAGIC + nonce)
-    answer = receive(peer, _NONCE_BYTES + _PROOF_BYTES)
-    nonces = nonce + answer[:_NONCE_BYTES]
-    if not hmac.compare_digest(answer[_NONCE_BYTES:], _proof(secret, b"reader" + nonces)):
+    answer = receive(peer, NONCE_BYTES + PROOF_BYTES)
+    nonces = nonce + answer[:NONCE_BYTES]
+    if not agrees(answer[NONCE_BYTES:], proof(secret, b"data reader", nonces)):
         raise TransferError("a reader of pages does not know this cluster's secret")
     said = _HOLDER.pack(epoch, page_bytes)
-    peer.sendall(said + _proof(secret, b"holder" + nonces + said))
+    peer.sendall(said + proof(secret, b"data holder", nonces, said))
 
 
 def borrow(holder: socket.socket, secret: str | None, epoch: int, page_bytes: int) -> None:
     """The reader's side. Raises OfferError if the holder is not the one expected, OSError if it goes."""
-    begin = receive(holder, len(_MAGIC) + _NONCE_BYTES)
+    begin = receive(holder, len(_MAGIC) + NONCE_BYTES)
     if not begin.startswith(_MAGIC):
         raise OfferError("who answers does not lend pages")
-    nonce = secrets.token_bytes(_NONCE_BYTES)
+    nonce = secrets.token_bytes(NONCE_BYTES)
     nonces = begin[len(_MAGIC) :] + nonce
-    holder.sendall(nonce + _proof(secret, b"reader" + nonces))
-    answer = receive(holder, _HOLDER.size + _PROOF_BYTES)
+    holder.sendall(nonce + proof(secret, b"data reader", nonces))
+    answer = receive(holder, _HOLDER.size + PROOF_BYTES)
     said = answer[: _HOLDER.size]
-    if not hmac.compare_digest(answer[_HOLDER.size :], _proof(secret, b"holder" + nonces + said)):
+    if not agrees(answer[_HOLDER.size :], proof(secret, b"data holder", nonces, said)):
         raise OfferError("the holder does not know this cluster's secret")
     if _HOLDER.unpack(said) != (epoch, page_bytes):
         raise OfferError("the holder has restarted, or its pages are of another size than it said")
@@ -57,7 +55,3 @@ def receive(peer: socket.socket, size: int) -> bytes:
             raise ConnectionError("the connection was closed early")
         data += more
     return bytes(data)
-
-
-def _proof(secret: str | None, said: bytes) -> bytes:
-    return hmac.digest((secret or "").encode(), said, "sha256")

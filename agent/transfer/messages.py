@@ -20,6 +20,7 @@ import numpy as np
 from trunkline.agent.transfer.descriptors import DESCRIPTOR, Descriptors
 from trunkline.agent.transfer.errors import FrameError
 from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.proof import NONCE_BYTES, PROOF_BYTES
 from trunkline.kernels.core import PAGE_TOKENS, decode_locate, decode_located, encode_locate
 from trunkline.shared.errors import WireError
 from trunkline.shared.namespace import Namespace
@@ -27,7 +28,6 @@ from trunkline.shared.wire import Name, unpack
 
 VERSION = 1
 HEAD = struct.Struct("<IBI")
-NONCE_BYTES = 32
 MAX_CONTROL_BYTES = 8192
 MAX_LOCATE_BYTES = 1024
 _PAGE_BYTES = 4 * PAGE_TOKENS + DESCRIPTOR.itemsize + 1
@@ -37,7 +37,7 @@ SILENCE_S = 10.0
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-_Proof = Annotated[bytes, msgspec.Meta(max_length=32)]
+_Proof = Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 _Text = Annotated[str, msgspec.Meta(max_length=1024)]
 
 

@@ -12,10 +12,10 @@ from itertools import count
 from trunkline.agent.transfer import messages
 from trunkline.agent.transfer.errors import FrameError, PeerRefused, TransferError
 from trunkline.agent.transfer.lender import Lender, Lent
-from trunkline.agent.transfer.messages import HEAD, NONCE_BYTES, Challenge, Frame, Hello, Kind, Locate, Refused, Welcome
+from trunkline.agent.transfer.messages import HEAD, Challenge, Frame, Hello, Kind, Locate, Refused, Welcome
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.pace import Pace
-from trunkline.agent.transfer.proof import Prover, agrees
+from trunkline.agent.transfer.proof import NONCE_BYTES, agrees, proof
 from trunkline.kernels.core import encode_located
 from trunkline.shared.namespace import Namespace
 
@@ -90,7 +90,7 @@ class TransferServer:
         self.counters = ServerCounters()
         self._identity = identity
         self._lender = lender
-        self._prover = Prover(secret)
+        self._secret = secret
         self._tls = tls
         self._sessions: dict[str, Session] = {}
         """By the names of the readers' nodes."""
@@ -162,7 +162,7 @@ class TransferServer:
             self._end(old)
         session = self._sessions[hello.node] = Session(next(self._numbers), hello.node, writer)
         self.counters.sessions += 1
-        welcome = Welcome(self._identity.node, self._prover.holder(nonce, hello.nonce), self._identity.offer)
+        welcome = Welcome(self._identity.node, proof(self._secret, b"holder", nonce, hello.nonce), self._identity.offer)
         writer.write(messages.frame(Kind.WELCOME, welcome))
         await writer.drain()
         return session
@@ -172,7 +172,7 @@ class TransferServer:
         mine, theirs = self._identity.namespace, hello.namespace
         if hello.version != messages.VERSION:
             return f"speaks version {hello.version} of the transfer protocol, this node {messages.VERSION}"
-        if not agrees(hello.proof, self._prover.reader(nonce, hello.nonce)):
+        if not agrees(hello.proof, proof(self._secret, b"reader", nonce, hello.nonce)):
             return "does not prove that it knows this cluster's secret"
         for name in ("fingerprint", "dtype", "layout", "lora"):
             if getattr(mine, name) != getattr(theirs, name):

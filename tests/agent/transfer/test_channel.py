@@ -22,7 +22,7 @@ from trunkline.agent.transfer.errors import FrameError, PeerLost, PeerRefused
 from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.messages import HEAD, Challenge, Hello, Kind, Welcome
 from trunkline.agent.transfer.offer import Offer
-from trunkline.agent.transfer.proof import Prover
+from trunkline.agent.transfer.proof import proof
 from trunkline.agent.transfer.settings import TlsFiles
 from trunkline.kernels.core import encode_located
 
@@ -163,9 +163,9 @@ async def impostor(secret: str, then: bytes = b"") -> AsyncIterator[str]:
         nonce = bytes(32)
         writer.write(messages.frame(Kind.CHALLENGE, Challenge(1, nonce)))
         hello = messages.message(await messages.read_frame(reader, 8192), Kind.HELLO, Hello)
-        assert hello.proof == Prover(SECRET).reader(nonce, hello.nonce)
-        proof = Prover(secret).holder(nonce, hello.nonce) if secret else hello.proof
-        writer.write(messages.frame(Kind.WELCOME, Welcome("impostor", proof, Offer(7, 4096))))
+        assert hello.proof == proof(SECRET, b"reader", nonce, hello.nonce)
+        proved = proof(secret, b"holder", nonce, hello.nonce) if secret else hello.proof
+        writer.write(messages.frame(Kind.WELCOME, Welcome("impostor", proved, Offer(7, 4096))))
         if then:
             await messages.read_frame(reader, 8192)
             writer.write(then)
