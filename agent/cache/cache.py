@@ -207,6 +207,8 @@ class PageCache:
             self._use(chain.entries[:found], chain.visit.trunk)
             self._use(chain.entries[found:], self._visits.end(chain.visit, chain.keys, reply_tokens))
             self.leave(chain)
+        if self._migration is not None:
+            self._migration.computed(chain, self.prefill_rate)
         self.release(pages, used=False)
 
     def pin(self, keys: frozenset[int]) -> None:

@@ -15,13 +15,13 @@ class Chain:
     """Tokens of one sequence, with a key for every full page of them. Used by one thread at a time.
 
     `tokens` is an `array('i')`; ``keys[i]`` covers ``tokens[16 * i : 16 * i + 16]`` and everything before.
-    `entries`, `below`, `texts` and `visit` are the cache's notes about this chain and are written by `PageCache` only:
-    the verified pages on the device from the first on, those that followed in lower tiers at the last match, the text
-    keys with their depths by the index of the page that they hang on, and what is known of the request. `holder` too,
-    when asking it again is of no use.
+    `entries`, `below`, `skipped`, `texts` and `visit` are the cache's notes about this chain and are written by
+    `PageCache` only: the verified pages on the device from the first on, those that followed in lower tiers at the last
+    match, those of them that are computed instead, the text keys with their depths by the index of the page that they
+    hang on, and what is known of the request. `holder` too, when asking it again is of no use.
     """
 
-    __slots__ = ("_seed", "below", "entries", "holder", "keys", "namespace", "texts", "tokens", "visit")
+    __slots__ = ("_seed", "below", "entries", "holder", "keys", "namespace", "skipped", "texts", "tokens", "visit")
 
     def __init__(self, namespace: Namespace, tokens: Sequence[int], holder: str = "") -> None:
         """`holder`: the node to ask for pages that are not here, by the address of its control channel; "": none.
@@ -34,6 +34,7 @@ class Chain:
         self.keys: list[int] = memoryview(page_chain(self._seed, self.tokens)).cast("Q").tolist()
         self.entries: list[Entry] = []
         self.below: list[Entry] = []
+        self.skipped: list[Entry] = []
         self.texts: dict[int, list[tuple[int, int]]] = {}
         self.visit: Visit | None = None
         self.holder = holder

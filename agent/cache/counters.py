@@ -23,9 +23,13 @@ class TierCounters:
     fetches: int = 0
     """Requests for which pages were brought back from a lower tier."""
     late_fetches: int = 0
-    """Of these, requests that waited longer than computing the pages would have taken: a wrong choice."""
+    """Of these, requests that gave up waiting."""
+    wrong_fetches: int = 0
+    """Of these, requests for which it took longer than computing what came: the late ones, and others."""
     skipped_pages: int = 0
     """Pages of lower tiers that were computed, since that was expected to be quicker."""
+    wrong_skips: int = 0
+    """Requests for which it was not, by the speeds that were measured until they ended."""
     urgent_pages: int = 0
     """Pages copied downwards while a request waited for their room."""
     dropped_pages: int = 0

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.choices import Choices
 from trunkline.agent.cache.counters import RouteCounters, TierCounters
 from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
@@ -25,7 +26,7 @@ from trunkline.agent.cache.level import DeviceLevel, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
 from trunkline.agent.cache.pulls import Pulls
-from trunkline.agent.cache.route import Route
+from trunkline.agent.cache.route import Route, Speed
 from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import TierLoad
@@ -47,7 +48,7 @@ class Migration:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fetches = self._late = self._skipped = 0
+        self._choices = Choices()
         self._clock = clock
         self._device = device
         self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations)
@@ -98,22 +99,14 @@ class Migration:
     def fetch(self, chain: Chain, prefill_rate: float) -> Fetch | None:
         """What follows the chain's pages on the device: in lower tiers, verified, and at the node that has more of it.
         None: computing it, at so many tokens per second (0: not known yet), is quicker."""
-        entries = chain.below
-        computes_s = PAGE_TOKENS / prefill_rate if prefill_rate else math.inf  # a page
-        from_host = sum(entry.host is not None for entry in entries)
-        worth = len(entries)
-        if self._disk is not None and self._disk.up.speed.seconds_per_page() > computes_s:
-            worth = from_host
-        if self._up.speed.seconds_per_page() > computes_s:
-            worth = 0
-        self._skipped += len(entries) - worth
+        entries, computes_s = chain.below, _page_s(prefill_rate)
+        worth = self._choices.worth(chain, computes_s, self._up.speed, self._disk_speed)
         share = None
-        if chain.holder and worth == from_host == len(entries):
+        if chain.holder and all(entry.host is not None for entry in entries) and worth == len(entries):
             here = (*chain.entries, *entries)
             share = self.pulls.begin(chain, len(here), here[-1] if here else None, computes_s)
         if not worth and share is None:
             return None
-        self._fetches += worth > 0
         fetch = Fetch(chain, entries[:worth], computes_s, share)
         self._advance(fetch)
         return fetch
@@ -123,11 +116,14 @@ class Migration:
         if fetch.ended:
             return False
         if fetch.is_late(self._clock()):
-            self._late += 1
-            self.abandon(fetch)
+            self._end(fetch, late=True)
         else:
             self._advance(fetch)
         return not fetch.ended
+
+    def computed(self, chain: Chain, prefill_rate: float) -> None:
+        """The request for the chain is done: was it right to compute what was not brought back?"""
+        self._choices.computed(chain, _page_s(prefill_rate), self._up.speed, self._disk_speed)
 
     def stage(self, entries: Sequence[Entry]) -> None:
         """Sends pages on the disk to the host, parents first, as far as lane and host have room."""
@@ -166,7 +162,16 @@ class Migration:
             )
             for route in self._routes
         }
-        counters = TierCounters(routes, self._fetches, self._late, self._skipped, self._offload.urgent)
+        choices = self._choices
+        counters = TierCounters(
+            routes,
+            fetches=choices.fetches,
+            late_fetches=choices.late,
+            wrong_fetches=choices.wrong_fetches,
+            skipped_pages=choices.skipped_pages,
+            wrong_skips=choices.wrong_skips,
+            urgent_pages=self._offload.urgent,
+        )
         if (disk := self._disk) is None:
             return counters
         return replace(counters, dropped_pages=disk.dropped, disk_failed=disk.failed, disk_failures=disk.failures)
@@ -189,6 +194,16 @@ class Migration:
         if self._disk is not None:
             ended.append(self._disk.close(CLOSE_S))
         return all(ended)
+
+    @property
+    def _disk_speed(self) -> Speed | None:
+        return self._disk.up.speed if self._disk is not None else None
+
+    def _end(self, fetch: Fetch, *, late: bool) -> None:
+        """Waiting for it has ended."""
+        if fetch.share is None:
+            self._choices.waited(fetch, late=late)
+        self.abandon(fetch)
 
     def _advance(self, fetch: Fetch) -> None:
         """Sends what can be sent; the fetch has ended if nothing more is on its way."""
@@ -217,4 +232,9 @@ class Migration:
             fetch.reads += sent
             coming |= sent > 0 or self._disk.up.lane.full
         if fetch.wanted_at is not None and not coming:
-            self.abandon(fetch)
+            self._end(fetch, late=False)
+
+
+def _page_s(prefill_rate: float) -> float:
+    """Seconds in which a page is computed; inf: not known."""
+    return PAGE_TOKENS / prefill_rate if prefill_rate else math.inf

@@ -37,10 +37,15 @@ class Speed:
         """0 before anything was moved."""
         return self._meter.rate
 
+    @property
+    def last_s(self) -> float:
+        """Seconds for a page, whenever that was; 0 before anything was moved."""
+        return 1.0 / self._meter.rate if self._meter.rate else 0.0
+
     def seconds_per_page(self) -> float:
-        """0 if nothing was moved lately: then it is worth a try."""
+        """The same, but 0 if nothing was moved lately: then it is worth a try."""
         recent = self._clock() - self._moved_at < TRUST_S
-        return 1.0 / self._meter.rate if recent and self._meter.rate else 0.0
+        return self.last_s if recent else 0.0
 
 
 class Route:

@@ -229,6 +229,41 @@ def test_what_is_quicker_to_compute_is_not_fetched() -> None:
     assert node.cache.counters().skipped_pages > 0
 
 
+def test_choices_that_were_wrong_are_counted() -> None:
+    node = Node(pages=10, host=40)
+    node.compute(1, 2, 3)
+    node.settle()
+    up = next(lane for lane in node.memory.lanes if lane.name == "host-to-device")
+    now = 0.0
+    node.cache._migration._clock = lambda: now  # type: ignore[union-attr]
+
+    def request(page_s: float, computes_s: float, came_s: float = 0.1) -> tuple[int, int]:
+        """For pages in the host. The engine is believed to compute a page in `page_s`, and does in `computes_s`; it
+        takes `came_s` until something has come."""
+        nonlocal now
+        node.compute(*range(11, 20))
+        node.settle()
+        chain = chain_of(1, 2, 3)
+        node.cache.prefill_rate = PAGE_TOKENS / page_s
+        node.cache.release(node.cache.match(chain))
+        node.cache.begin(chain)
+        if fetch := node.cache.fetch(chain):
+            while node.cache.awaits(fetch):
+                now += came_s
+                while up.waiting:
+                    up.step(seconds=came_s)
+                node.settle()
+        node.cache.prefill_rate = PAGE_TOKENS / computes_s
+        node.cache.end(chain, node.cache.match(chain), 1)
+        counters = node.cache.counters()
+        return counters.wrong_fetches, counters.wrong_skips
+
+    assert request(0.01, 0.01, came_s=0.05) == (1, 0), "what came in 0.05 s would have taken 0.03 to compute"
+    assert request(1.0, 1.0) == (1, 0), "what came in 0.1 s would have taken three to compute"
+    assert request(0.01, 0.01) == (1, 0), "not asked for, and rightly so"
+    assert request(0.01, 9.0) == (1, 1), "not asked for, and computed much more slowly than it would have come"
+
+
 @dataclass(eq=False)
 class Held:
     chain: Chain
