@@ -26,6 +26,7 @@ from trunkline.agent.transfer.messages import (
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.proof import NONCE_BYTES, agrees, proof
 from trunkline.agent.transfer.server import Identity
+from trunkline.kernels.core import MAX_CHAIN_PAGES
 from trunkline.shared.namespace import Namespace
 
 CONNECT_S = 2.0
@@ -242,7 +243,7 @@ class _Connection:
     async def locate(self, question: Question, wait_s: float) -> Located:
         """Raises PeerLost, FrameError."""
         number = next(self._numbers) & 0xFFFF_FFFF
-        first, last = question.first, question.count
+        first, last = question.first, min(question.count, MAX_CHAIN_PAGES)
         rungs = messages.rungs(question.keys, last)
         body = Locate(messages.digest(question.namespace), first, last, wait_s, LEASE_S, rungs).encode()
         answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
@@ -252,12 +253,12 @@ class _Connection:
             self._writer.writelines((HEAD.pack(len(body), Kind.LOCATE, number), body))
             asked = time.monotonic()
             frame = await answered
+            answer = await asyncio.to_thread(Answer.decode, frame.body, question.tokens)
         except asyncio.CancelledError:
-            self.release(number)  # Nobody will read what the holder may be about to lend.
+            self.release(number)  # Nobody will read what the holder lends.
             raise
         finally:
             del self._waiting[number]
-        answer = await asyncio.to_thread(Answer.decode, frame.body, question.tokens)
         if answer.epoch != self.holder.offer.epoch or (len(answer.descriptors) and answer.first != first):
             raise FrameError("answers as another incarnation, or another question")
         if answer.false:
