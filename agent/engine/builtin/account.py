@@ -37,9 +37,9 @@ class Account:
         """Tokens per second; 0 before the first step of prefill."""
         return self._prefill.rate
 
-    def load(self, waiting: int) -> Load:
-        """The last snapshot, with the number that waits now."""
-        return msgspec.structs.replace(self._load, waiting=waiting)
+    def load(self, waiting: int, lending_tokens: int) -> Load:
+        """The last snapshot, with what waits and what is lent now."""
+        return msgspec.structs.replace(self._load, waiting=waiting, lending_tokens=lending_tokens)
 
     def step(self, chunks: Iterable[Chunk], seconds: float) -> None:
         """A step over `chunks` took so long."""

@@ -26,6 +26,7 @@ from trunkline.agent.engine.text import TextModel
 from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
+from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
 
 IDLE_S = 1.0
@@ -103,7 +104,7 @@ class EngineLoop:
 
     def load(self) -> Load:
         """As of the last step, with what has arrived since."""
-        return self._account.load(self.waiting())
+        return self._account.load(self.waiting(), self.lender.leases.pages * PAGE_TOKENS)
 
     def status(self) -> EngineStatus:
         """As of the last step."""
