@@ -25,6 +25,7 @@ from trunkline.agent.settings import AgentSettings
 from trunkline.agent.sizes import parse_bytes
 from trunkline.agent.transfer.settings import TlsFiles, TransferSettings
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.flags_file import load_flags
 from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
@@ -47,6 +48,10 @@ class EngineKind(StrEnum):
 
 
 def agent(
+    config: Annotated[
+        Path | None,
+        typer.Option(is_eager=True, callback=load_flags, help="TOML file of the other flags, without dashes in front."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help=f"Name of a model, folder of safetensors, or GGUF file. [default: {_DEFAULT_MODEL}]"),

@@ -1,0 +1,52 @@
+"""The sweep with a profile, so that no model is measured."""
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from trunkline.agent.engine.emulated.profile import find_profile
+from trunkline.loadtest.sweep.grid import configurations, prepared
+from trunkline.loadtest.sweep.traffic import conversations
+from trunkline.loadtest.sweep_cli import sweep
+from trunkline.shared.errors import ConfigError
+
+PROFILE = "smollm2-135m-cpu"
+
+
+def test_traffic_fits_the_context_and_is_the_same_for_the_same_seed() -> None:
+    trace = conversations(4096, 100, 1)
+    assert trace == conversations(4096, 100, 1) != conversations(4096, 100, 2)
+    assert len(trace.records) >= 100
+    assert all(one.arrival <= other.arrival for one, other in zip(trace.records, trace.records[1:], strict=False))
+    assert max(record.prompt_tokens + record.output_tokens for record in trace.records) < 4096
+    (_, most), *_ = Counter(record.blocks[0] for record in trace.records).most_common()
+    assert most > 50, "most share a system prompt"
+
+
+def test_all_configurations_get_the_same_arrivals() -> None:
+    trace, profile = conversations(2048, 50, 0), find_profile(PROFILE)
+    grid = list(configurations())
+    ready = [prepared(trace, profile, 2, 0.3, each, 0) for each in grid]
+    assert len({one.stretch for one in ready}) == 1
+    assert [one.setup.profile.step_tokens for one in ready] == [each.step_tokens for each in grid]
+    assert all(each.step_tokens > each.max_running for each in grid)
+
+
+def test_the_best_configuration_is_a_file_of_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "agent.toml"
+    sweep(profile=PROFILE, requests=20, out=file)
+    flags = tomllib.loads(file.read_text())
+    assert set(flags) == {"step-tokens", "max-running", "patience"}
+    shown = capsys.readouterr().out
+    (chosen,) = [line.split() for line in shown.splitlines() if line.strip().startswith("*")]
+    assert chosen[1:4] == [str(value) for value in flags.values()]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_swept_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--model, or --profile"):
+        sweep(out=tmp_path / "a.toml")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        sweep(profile=PROFILE, out=tmp_path / "none" / "a.toml")
