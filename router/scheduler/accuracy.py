@@ -52,9 +52,9 @@ class Accuracy:
             self._learn(decision.model, text_bytes, finished.prompt_tokens)
 
     @property
-    def reuse(self) -> float:
-        """Share of all prompt tokens that nodes found in their caches."""
-        return self.real_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+    def found(self) -> float:
+        """How often a token that comes into a cache is found there again, once at most counted."""
+        return min(1.0, self.real_tokens / max(1, self.prompt_tokens - self.real_tokens))
 
     def bytes_per_token(self, model: str) -> float:
         seen = self._seen.get(model)

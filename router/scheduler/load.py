@@ -25,7 +25,7 @@ from trunkline.router.scheduler.link import Link
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
 from trunkline.router.scheduler.share import NO_SHARE, Share
 from trunkline.router.scheduler.sizes import NOBODY, Sizes
-from trunkline.router.scheduler.window import WINDOW_S, Recent
+from trunkline.router.scheduler.window import WINDOW_S, Least, Recent
 from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import Finished, Load
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from trunkline.router.admission.lane import Lane
 
 _WORK_WINDOW_S = 10.0
+_ROOM_WINDOW_S = 10.0
+"""Longer than a request takes to come and go, so that the least room in it tells a full cache."""
 
 
 class NodeLoad:
@@ -117,8 +119,9 @@ class NodeLoad:
         self.link = Link()
         self.passes = False
         """Whether the node lets shorter prompts pass longer ones, as last reported."""
-        self.room = 0
-        """Tokens that the cache takes without pushing anything out, as last reported."""
+        self.room = Least(_ROOM_WINDOW_S)
+        """Tokens that the cache takes without pushing anything out: what stayed free. Where what is under way is large
+        beside the cache, much is free for moments, and nothing stays so."""
         self.spare = 0
         """Tokens that it takes without pushing out what is in use, as last reported."""
         self.step_tokens = 0
@@ -203,7 +206,7 @@ class NodeLoad:
         self.link.report(load.link_rate, load.pulling_tokens, load.lending_tokens, now)
         for tier in load.tiers:
             if tier.tier == Tier.DEVICE:
-                self.room = tier.free * PAGE_TOKENS
+                self.room.tell(tier.free * PAGE_TOKENS, now)
                 self.spare = (tier.free + tier.cached) * PAGE_TOKENS
         if load.max_running > 0:
             self._max_running = self._batch = load.max_running

@@ -84,7 +84,9 @@ class Scheduler(NodeListener):
         claims: list[bytes] = []
         groups = self._grouped(prompt.model, candidates)
         settings, now = self._settings, self._clock()
-        weight = self._weight(now)  # First: it brings the accounts up to date.
+        if now >= self._weigh_at:
+            self._weigh(now)  # First: it brings the accounts up to date.
+        weight = self._queue_weight
         for load in self._dirty:
             load.settle()
         self._dirty.clear()
@@ -172,17 +174,15 @@ class Scheduler(NodeListener):
         self._groups.clear()
         self.forget(node)
 
-    def _weight(self, now: float) -> float:
-        """Of the wait. Utilisation changes over seconds: it is not summed up anew for every request."""
-        if now >= self._weigh_at:
-            self._weigh_at = now + _WEIGH_S
-            self._unknown = frozenset(node.index for node in self._loads if node.summary in _UNKNOWN)
-            loads = self._loads.values()
-            for load in loads:
-                load.turn(now)
-            self._linked = any(load.link.rate for load in loads)
-            self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
-        return self._queue_weight
+    def _weigh(self, now: float) -> None:
+        """What changes over seconds: it is not summed up anew for every request."""
+        self._weigh_at = now + _WEIGH_S
+        self._unknown = frozenset(node.index for node in self._loads if node.summary in _UNKNOWN)
+        loads = self._loads.values()
+        for load in loads:
+            load.turn(now)
+        self._linked = any(load.link.rate for load in loads)
+        self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
 
     def _pull(self, match: Match, offers: bytearray, tokens: int, now: float) -> None:
         """Replaces the offers of nodes that had better pull. What is claimed is not there yet, so nobody lends it."""
@@ -193,9 +193,9 @@ class Scheduler(NodeListener):
             return
         held = {positions[node]: count for node, count in match.held().items() if node in positions}
         held[source] = known[source]
-        weight, reuse = self._queue_weight, self.accuracy.reuse
+        weight, found = self._queue_weight, self.accuracy.found
         unpacked = cost.unpacked(offers)
-        match.pulls = pull.pulls(loads, held, source, tokens, self.prices, weight, unpacked, reuse, now)
+        match.pulls = pull.pulls(loads, held, source, tokens, self.prices, weight, unpacked, found, now)
         for at, one in match.pulls.items():
             cost.replace(offers, at, one.offer)
 

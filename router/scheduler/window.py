@@ -4,6 +4,29 @@ WINDOW_S = 2.0
 """How late reports may be. What is said to be recent happened within the last one to two windows."""
 
 
+class Least:
+    """The least of what was told within the last one to two windows of so many seconds; 0 before anything was."""
+
+    __slots__ = ("_before", "_now", "_seconds", "_window")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._window = -1
+        self._now = self._before = 0
+
+    def tell(self, value: int, now: float) -> None:
+        window = int(now / self._seconds)
+        if window != self._window:
+            self._before = self._now if window == self._window + 1 else value
+            self._now = value
+            self._window = window
+        self._now = min(self._now, value)
+
+    @property
+    def value(self) -> int:
+        return min(self._now, self._before)
+
+
 class Recent:
     """Of the tokens that are pending (placed and not begun): how many are recent, and the most there recently were.
     Of the requests under way: the most there recently were."""

@@ -13,7 +13,8 @@ from trunkline.router.scheduler.bus import Bus
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.scheduler.window import WINDOW_S, Recent
-from trunkline.shared.wire import Finished, Load
+from trunkline.shared.names import PAGE_TOKENS, Tier
+from trunkline.shared.wire import Finished, Load, TierLoad
 
 RATE = 1000.0
 
@@ -214,3 +215,14 @@ def test_recent_looks_back_one_to_two_windows(given_steps: list[tuple[float, int
         lately = [level for (_, level), end in zip(levels, ends, strict=True) if end > now - WINDOW_S]
         assert max([pending, *lately]) <= recent.most_pending() <= max(level for _, level in levels)
         assert recent.most_running() == 2 * recent.most_pending()
+
+
+def test_room_is_what_stayed_free() -> None:
+    """Looked back on for one to two windows; later, what is free now counts."""
+    load, free = fresh(), [1000, 0, 700, 900]
+    for at, pages in enumerate(free):
+        load.report(Load(tiers=(TierLoad(Tier.DEVICE, 1000, pages, 1000 - pages, 0, 0),)), 1.0 + at)
+    assert load.room.value == 0
+    for at in (12.0, 25.0):
+        load.report(Load(tiers=(TierLoad(Tier.DEVICE, 1000, 900, 100, 0, 0),)), at)
+    assert load.room.value == 900 * PAGE_TOKENS
