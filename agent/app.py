@@ -28,6 +28,7 @@ from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.openai import answers, params
 from trunkline.agent.openai.body import ChatBody, CompletionBody, chat_body, completion_body
 from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
+from trunkline.agent.pins_http import add_pins
 from trunkline.agent.prepare import Prompt
 from trunkline.shared.errors import ModelNotFound, RequestError, TrunklineError
 from trunkline.shared.names import INFO_PATH
@@ -48,6 +49,7 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
     secret = ClusterSecret(node.settings.secret)
     _add_generation(app, node, secret)
     _add_operation(app, node, secret, counts)
+    add_pins(app, node, secret)
     return app
 
 

@@ -1,4 +1,4 @@
-"""`trunkline cache`: looks after the directory of a disk tier."""
+"""`trunkline cache`: looks after the directory of a disk tier, and after what a running agent has pinned."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,10 +6,16 @@ from typing import Annotated
 
 import typer
 
+from trunkline.agent import pins_cli
 from trunkline.agent.cache.disk import tools
 from trunkline.agent.sizes import parse_bytes
 
-cache = typer.Typer(help="Look after the directory of an agent's --disk-cache.", no_args_is_help=True)
+cache = typer.Typer(
+    help="Look after the directory of an agent's --disk-cache, and after pinned prefixes.", no_args_is_help=True
+)
+
+for _command in (pins_cli.pin, pins_cli.unpin, pins_cli.pins):
+    cache.command()(_command)
 
 _Folder = Annotated[Path, typer.Argument(help="The directory.", metavar="DIR")]
 

@@ -15,6 +15,7 @@ from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.engine.emulated.text import EmulatedText
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
+from trunkline.agent.pins import Pins
 from trunkline.agent.prepare import Preparer
 from trunkline.agent.registration import Registration
 from trunkline.agent.settings import AgentSettings
@@ -56,6 +57,8 @@ class Node:
         """None until the node has loaded; still there while it closes."""
         self.registration: Registration | None = None
         """None: no registry, or not loaded yet."""
+        self.pins: Pins | None = None
+        """None until the node has loaded."""
         self.transfer: TransferEndpoint | None = None
         """None until the node has loaded."""
         self._engine: Engine | None = None
@@ -73,6 +76,8 @@ class Node:
         identity = Identity(self.settings.node, engine.model.namespace, offer)
         self.transfer = TransferEndpoint(identity, engine.lender, self.settings.transfer, self.settings.secret)
         await self.transfer.start()
+        self.pins = Pins(engine, self.settings.disk.folder if self.settings.disk is not None else None)
+        await self.pins.open()
         self.serving = Serving(engine, text, preparer, self._events)
         if self.state is State.LOADING:
             self.state = State.READY
@@ -101,6 +106,8 @@ class Node:
         self.drain()
         if self.registration is not None:
             await self.registration.close()
+        if self.pins is not None:
+            self.pins.close()
         if self.transfer is not None:
             await self.transfer.close()
         if self.serving is not None:

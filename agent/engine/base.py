@@ -5,8 +5,9 @@ Everything here is used on the event loop's thread, except `Engine.load`, which 
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.transfer.lender import Lender
@@ -134,6 +135,20 @@ class EngineStatus:
     """What moved between the cache's tiers."""
 
 
+class Pinning(Protocol):
+    """What of a cache any thread may call."""
+
+    @property
+    def most_pinned(self) -> int:
+        """Pages that may be pinned."""
+
+    def pin(self, keys: frozenset[int]) -> None:
+        """Pages under these keys, and no others, stay while others can go."""
+
+    def held(self, keys: Iterable[int]) -> int:
+        """How many of these pages are in some tier."""
+
+
 class Engine(ABC):
     """Owns the model, the cache and the thread that steps them."""
 
@@ -143,6 +158,8 @@ class Engine(ABC):
     limits: EngineLimits
     page_bytes: int
     """Of one page's KV, as it lies in every tier."""
+    pinning: Pinning
+    """For the side of the node that pins pages. Known once `start` has returned."""
     lender: Lender
     """For the side of the node that lends pages to others. Known once `start` has returned."""
 

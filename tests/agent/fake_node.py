@@ -11,6 +11,7 @@ import httpx
 import uvicorn
 
 from trunkline.agent.app import create_app
+from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import (
     Delta,
     Engine,
@@ -22,6 +23,7 @@ from trunkline.agent.engine.base import (
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
 from trunkline.agent.node import Node, Serving, State
+from trunkline.agent.pins import Pins
 from trunkline.agent.prepare import Preparer
 from trunkline.agent.protocol import AgentProtocol
 from trunkline.agent.settings import AgentSettings
@@ -61,6 +63,7 @@ class FakeEngine(Engine):
         self.model = MODEL
         self.pages = 10
         self.limits = EngineLimits()
+        self.pinning = PageCache(40, Unheard())
         self.script = script
         self.room = room
         self.alive = True
@@ -89,6 +92,15 @@ class FakeEngine(Engine):
         return EngineStatus(alive=self.alive, steps=5)
 
 
+class Unheard:
+    """A sink that nobody listens to."""
+
+    def stored(self, keys: bytes, depths: bytes, tier: Tier) -> None: ...
+    def moved(self, keys: bytes, tier: Tier) -> None: ...
+    def removed(self, keys: bytes) -> None: ...
+    def cleared(self) -> None: ...
+
+
 class FakeNode(Node):
     """Starts at once, or when `gate` is set."""
 
@@ -105,6 +117,8 @@ class FakeNode(Node):
         events.start()
         self._events = events
         preparer = Preparer(self._text, MODEL.namespace, MODEL.context, 10)
+        self.pins = Pins(self._fake, None)
+        await self.pins.open()
         self.serving = Serving(self._fake, self._text, preparer, events)
         self.state = State.READY
 

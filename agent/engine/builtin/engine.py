@@ -66,8 +66,9 @@ class BuiltinEngine(Engine):
             except RuntimeError:
                 log.warning("%d deltas dropped: the event loop is closed", len(outcomes))
 
-        self._loop = EngineLoop(await asyncio.to_thread(self._load), deliver)
-        self.lender = self._loop.lender
+        parts = await asyncio.to_thread(self._load)
+        self._loop = EngineLoop(parts, deliver)
+        self.lender, self.pinning = self._loop.lender, parts.cache
         self._loop.start()
 
     def submit(self, generation: Generation) -> GenerationStream:

@@ -1,0 +1,89 @@
+"""`trunkline cache pin`, `unpin` and `pins`: prefixes that a running agent keeps."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from trunkline.agent.pins_http import PINS_PATH
+from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.shared.names import AGENT_PORT, HEADER_CLUSTER
+from trunkline.shared.secret import VARIABLE, load_secret
+
+TIMEOUT_S = 60.0
+
+_Node = Annotated[str, typer.Option(help="URL of the agent.")]
+_Secret = Annotated[Path | None, typer.Option(help=f"Secret of the agent's cluster. Also in ${VARIABLE}.")]
+_NODE = f"http://127.0.0.1:{AGENT_PORT}"
+
+
+def pin(
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            help='Text, or a file of it; a file with {"prompt": ...} or {"messages": [...]} is taken as in a request.',
+            metavar="PREFIX|FILE",
+        ),
+    ],
+    node: _Node = _NODE,
+    ttl: Annotated[float | None, typer.Option(help="Seconds. [default: for ever]")] = None,
+    cluster_secret_file: _Secret = None,
+) -> None:
+    """Keep the pages of a prefix while others can go."""
+    answer = _call("POST", node, "", cluster_secret_file, {**_read(prefix), "ttl": ttl})
+    print(f"{answer['id']}: {_shown(answer)}")
+
+
+def unpin(
+    name: Annotated[str, typer.Argument(help="As `pin` and `pins` say it.", metavar="ID")],
+    node: _Node = _NODE,
+    cluster_secret_file: _Secret = None,
+) -> None:
+    """Let the pages of a prefix go as others do."""
+    _call("DELETE", node, f"/{name}", cluster_secret_file)
+
+
+def pins(node: _Node = _NODE, cluster_secret_file: _Secret = None) -> None:
+    """What is pinned."""
+    for one in _call("GET", node, "", cluster_secret_file)["pins"]:
+        print(f"{one['id']}: {_shown(one)}")
+
+
+def _read(prefix: str) -> dict[str, Any]:
+    try:
+        text = Path(prefix).read_text() if len(prefix) < 4096 and Path(prefix).is_file() else prefix
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{prefix} cannot be read: {error}") from None
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if isinstance(given, dict) and ("prompt" in given or "messages" in given):
+        kept = ("prompt", "messages", "tools", "chat_template_kwargs")
+        return {field: given[field] for field in kept if field in given}
+    return {"prompt": text}
+
+
+def _call(method: str, node: str, path: str, secret_file: Path | None, body: object = None) -> dict[str, Any]:
+    secret = load_secret(secret_file)
+    headers = {HEADER_CLUSTER: secret} if secret is not None else {}
+    url = f"{node.rstrip('/')}{PINS_PATH}{path}"
+    try:
+        answer = httpx.request(method, url, json=body, headers=headers, timeout=TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ConfigError(f"--node {node}: no answer: {error}") from None
+    if answer.is_success:
+        return dict(answer.json()) if answer.content else {}
+    try:
+        reason = answer.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        reason = f"status {answer.status_code}"
+    raise TrunklineError(f"--node {node}: {reason}")
+
+
+def _shown(one: dict[str, Any]) -> str:
+    left = "for ever" if one["expires_in"] is None else f"for {one['expires_in']:.0f} s"
+    lasting = "" if one["lasting"] else ", until a restart"
+    return f"{one['tokens']} tokens, {one['held']} of {one['pages']} pages are there, {left}{lasting}"

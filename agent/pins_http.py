@@ -1,0 +1,78 @@
+"""Endpoints to pin prefixes, for who knows the cluster secret."""
+
+import msgspec
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from trunkline.agent.http import ClusterSecret, read_body
+from trunkline.agent.node import Node
+from trunkline.agent.openai.answers import encode
+from trunkline.agent.openai.body import ChatBody, CompletionBody
+from trunkline.agent.pins import Pins, PinStatus
+from trunkline.shared.body import decode
+from trunkline.shared.canonical import Message
+from trunkline.shared.errors import Overloaded, RequestError
+
+PINS_PATH = "/trunkline/pins"
+MAX_TTL_S = 10 * 365 * 86400.0
+
+
+class PinBody(msgspec.Struct, kw_only=True):
+    """What to pin: a prompt, or the beginning of a chat. As in a request for it."""
+
+    prompt: str | list[int] | None = None
+    messages: list[Message] | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"")
+    chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"")
+    ttl: float | None = None
+    """Seconds; null: for ever."""
+
+
+class PinList(msgspec.Struct):
+    pins: list[PinStatus]
+
+
+_decoder = msgspec.json.Decoder(PinBody)
+
+
+def add_pins(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
+    @app.get(PINS_PATH)
+    async def pins(request: Request) -> Response:
+        secret.caller(request)
+        return _json(PinList(_pins(node).statuses()))
+
+    @app.post(PINS_PATH)
+    async def pin(request: Request) -> Response:
+        caller, serving = secret.caller(request), node.ready()
+        body = decode(_decoder, await read_body(request))
+        if body.ttl is not None and not 0 < body.ttl <= MAX_TTL_S:
+            raise RequestError(f"ttl: {body.ttl:g} is not above 0 and at most {MAX_TTL_S:g} seconds", param="ttl")
+        (prompt,) = await serving.preparer.prompts(_request(body), caller.salt)
+        return _json(await _pins(node).pin(prompt.tokens, caller.salt, body.ttl))
+
+    @app.delete(PINS_PATH + "/{name}")
+    async def unpin(request: Request, name: str) -> Response:
+        secret.caller(request)
+        await _pins(node).unpin(name)
+        return Response(status_code=204)
+
+
+def _pins(node: Node) -> Pins:
+    node.ready()
+    if node.pins is None:
+        raise Overloaded("this node has no pins yet", retry_after=5.0, status=503)
+    return node.pins
+
+
+def _request(body: PinBody) -> CompletionBody | ChatBody:
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("either prompt or messages says what to pin", param="prompt")
+    if body.messages is not None:
+        return ChatBody(
+            model="", messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
+        )
+    return CompletionBody(model="", prompt=body.prompt if isinstance(body.prompt, str) else list(body.prompt or ()))
+
+
+def _json(message: object) -> Response:
+    return Response(encode(message), media_type="application/json")

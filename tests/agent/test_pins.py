@@ -1,0 +1,235 @@
+"""Pinned prefixes: through the API, over restarts, and from the command line."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.agent.fake_node import MODEL, FakeEngine, served
+from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache_cli import cache as commands
+from trunkline.agent.engine.text import TextModel
+from trunkline.agent.pins import FILE, Pins
+from trunkline.agent.pins_http import PINS_PATH
+from trunkline.shared.errors import RequestError, TrunklineError
+
+SECRET = "a secret of the cluster"
+
+
+def keys_of(tokens: list[int], salt: str = "") -> list[int]:
+    return Chain(MODEL.namespace.salted(salt), tokens).keys
+
+
+def test_what_is_pinned_is_said_kept_and_let_go(text_model: TextModel) -> None:
+    async def talk() -> None:
+        engine = FakeEngine()
+        async with served(engine, text_model) as client:
+            pinned = await client.post(PINS_PATH, json={"prompt": list(range(40)), "ttl": 100})
+            assert pinned.status_code == 200
+            pin = pinned.json()
+            keys = keys_of(list(range(40)))
+            assert (pin["id"], pin["tokens"], pin["pages"], pin["held"]) == (f"{keys[-1]:016x}", 32, 2, 0)
+            assert 90 < pin["expires_in"] <= 100
+            assert not pin["lasting"]
+            assert engine.pinning._visits.protected.pinned == set(keys)
+            (listed,) = (await client.get(PINS_PATH)).json()["pins"]
+            assert listed["id"] == pin["id"]
+            assert (await client.delete(f"{PINS_PATH}/{pin['id']}")).status_code == 204
+            assert (await client.get(PINS_PATH)).json() == {"pins": []}
+            assert engine.pinning._visits.protected.pinned == set()
+            assert (await client.delete(f"{PINS_PATH}/{pin['id']}")).status_code == 404
+
+    asyncio.run(talk())
+
+
+def test_a_prompt_is_text_tokens_or_a_chat(text_model: TextModel) -> None:
+    async def talk() -> None:
+        async with served(FakeEngine(), text_model) as client:
+            text = await client.post(PINS_PATH, json={"prompt": "A librarian knows where each book is. " * 4})
+            assert text.json()["pages"] > 0
+            messages = [{"role": "system", "content": "You are a librarian who knows where each book is. " * 3}]
+            chat = await client.post(PINS_PATH, json={"messages": messages})
+            assert chat.json()["pages"] > 0
+            assert chat.json()["expires_in"] is None
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"prompt": [1, 2, 3]}, 422, "no whole page of 16"),
+        ({"prompt": list(range(180))}, 409, "11 pages would be pinned, of 10"),
+        ({"prompt": list(range(40)), "ttl": 0}, 400, "ttl: 0 is not above 0"),
+        ({"prompt": list(range(40)), "ttl": "long"}, 422, "ttl"),
+        ({"prompt": []}, 400, "prompt: must not be empty"),
+        ({"prompt": "x", "messages": []}, 400, "either prompt or messages"),
+        ({}, 400, "either prompt or messages"),
+    ],
+)
+def test_what_cannot_be_pinned_is_refused(
+    text_model: TextModel, body: dict[str, object], status: int, said: str
+) -> None:
+    async def talk() -> None:
+        async with served(FakeEngine(), text_model) as client:
+            answer = await client.post(PINS_PATH, json=body)
+            assert answer.status_code == status
+            assert said in answer.json()["error"]["message"]
+            assert (await client.get(PINS_PATH)).json() == {"pins": []}
+
+    asyncio.run(talk())
+
+
+def test_with_a_secret_only_the_cluster_may_pin(text_model: TextModel) -> None:
+    async def talk() -> None:
+        async with served(FakeEngine(), text_model, secret=SECRET) as client:
+            for answer in (
+                await client.get(PINS_PATH),
+                await client.post(PINS_PATH, json={"prompt": list(range(40))}),
+                await client.delete(f"{PINS_PATH}/abc"),
+            ):
+                assert answer.status_code == 401
+            proof = {"x-trunkline-cluster": SECRET, "x-trunkline-salt": "ab"}
+            pinned = await client.post(PINS_PATH, json={"prompt": list(range(40))}, headers=proof)
+            assert pinned.json()["id"] == f"{keys_of(list(range(40)), 'ab')[-1]:016x}"
+
+    asyncio.run(talk())
+
+
+def test_a_pin_ends_when_its_time_is_up() -> None:
+    async def wait() -> None:
+        engine = FakeEngine()
+        pins = Pins(engine, None)
+        await pins.open()
+        await pins.pin(list(range(40)), "", 0.01)
+        assert engine.pinning._visits.protected.pinned
+        async with asyncio.timeout(10):
+            while engine.pinning._visits.protected.pinned:
+                await asyncio.sleep(0.005)
+        assert pins.statuses() == []
+        pins.close()
+
+    asyncio.run(wait())
+
+
+def test_pins_survive_a_restart_beside_the_pages(tmp_path: Path) -> None:
+    async def run() -> None:
+        first = Pins(FakeEngine(), tmp_path)
+        await first.open()
+        assert (await first.pin(list(range(40)), "", None)).lasting
+        await first.pin(list(range(100, 140)), "", 0.001)
+        first.close()
+        await asyncio.sleep(0.002)
+        engine = FakeEngine()
+        again = Pins(engine, tmp_path)
+        await again.open()
+        (kept,) = again.statuses()
+        assert kept.lasting
+        assert engine.pinning._visits.protected.pinned == set(keys_of(list(range(40))))
+        await again.unpin(kept.id)
+        again.close()
+        empty = Pins(FakeEngine(), tmp_path)
+        await empty.open()
+        assert empty.statuses() == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"version": 9, "pins": []}', b'{"version": 1, "pins": [{}]}', b"\xff"]
+)
+def test_a_file_that_is_none_of_ours_pins_nothing(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        (tmp_path / FILE).write_bytes(content)
+        pins = Pins(FakeEngine(), tmp_path)
+        await pins.open()
+        assert pins.statuses() == []
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run())
+    assert "nothing is pinned" in caplog.text
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        engine = FakeEngine()
+        pins = Pins(engine, tmp_path / "gone")
+        await pins.open()
+        assert not (await pins.pin(list(range(40)), "", None)).lasting
+        assert engine.pinning._visits.protected.pinned
+
+    asyncio.run(run())
+    assert "do not survive a restart" in caplog.text
+
+
+def test_nobody_else_s_pin_is_let_go() -> None:
+    async def run() -> None:
+        pins = Pins(FakeEngine(), None)
+        await pins.open()
+        with pytest.raises(RequestError, match="no prefix is pinned as 'x'"):
+            await pins.unpin("x")
+
+    asyncio.run(run())
+
+
+@contextmanager
+def agent(answers: list[tuple[int, bytes]]) -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
+    """Where something answers so, and what it was asked."""
+    asked: list[tuple[str, str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            asked.append((self.command, self.path, self.rfile.read(int(self.headers.get("content-length", "0")))))
+            status, body = answers.pop(0)
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_DELETE = _answer
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+        thread.join()
+
+
+def test_the_commands_ask_and_show(tmp_path: Path) -> None:
+    status = b'{"id": "ab", "tokens": 32, "pages": 2, "held": 1, "expires_in": null, "lasting": false}'
+    chat = tmp_path / "chat.json"
+    chat.write_text('{"messages": [], "model": "m"}')
+    with agent([(200, status), (200, status), (200, b'{"pins": [' + status + b"]}"), (204, b"")]) as (url, asked):
+        shown = "ab: 32 tokens, 1 of 2 pages are there, for ever, until a restart\n"
+        run = CliRunner().invoke
+        assert run(commands, ["pin", "You are", "--node", url, "--ttl", "5"]).output == shown
+        assert run(commands, ["pin", str(chat), "--node", url]).output == shown
+        assert run(commands, ["pins", "--node", url]).output == shown
+        assert run(commands, ["unpin", "ab", "--node", url]).exit_code == 0
+    assert asked == [
+        ("POST", PINS_PATH, b'{"prompt":"You are","ttl":5.0}'),
+        ("POST", PINS_PATH, b'{"messages":[],"ttl":null}'),
+        ("GET", PINS_PATH, b""),
+        ("DELETE", f"{PINS_PATH}/ab", b""),
+    ]
+
+
+def test_a_refusal_and_no_answer_are_one_line(tmp_path: Path) -> None:
+    with agent([(409, b'{"error": {"message": "too many"}}'), (500, b"<html>")]) as (url, _):
+        refused = CliRunner().invoke(commands, ["pin", "You are", "--node", url])
+        broken = CliRunner().invoke(commands, ["pin", "You are", "--node", url])
+    gone = CliRunner().invoke(commands, ["pins", "--node", url])
+    for result, said in ((refused, "too many"), (broken, "status 500"), (gone, "no answer")):
+        assert isinstance(result.exception, TrunklineError)
+        assert said in str(result.exception)
