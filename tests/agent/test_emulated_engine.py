@@ -233,6 +233,11 @@ def test_namespaces_differ() -> None:
     assert asyncio.run(namespace(replace(FAST, time_scale=0.01))) == names[0]
 
 
+def test_a_profile_without_decode() -> None:
+    with pytest.raises(ConfigError, match="fifo-prefill leaves decode out"):
+        Emulation(find_profile("fifo-prefill"))
+
+
 @pytest.mark.parametrize("size", [0, 100, 255, 4097, 32 << 20])
 def test_sizes_that_pages_cannot_have(size: int) -> None:
     with pytest.raises(ConfigError, match="--page-bytes"):

@@ -84,3 +84,12 @@ def test_an_unknown_profile_lists_the_known_ones() -> None:
 def _step(chance: random.Random) -> Step:
     count, start, decodes = chance.randrange(1, 4096), chance.randrange(0, 30_000), chance.randrange(64)
     return Step(count, pairs(start, start + count), decodes, decodes * chance.randrange(100, 10_000))
+
+
+def test_a_scaled_profile_is_the_same_in_slow_motion() -> None:
+    slow = BASE.scaled(10)
+    step = Step(prefill_tokens=100, pairs=pairs(20, 120), decodes=7, decode_context=5000)
+    assert slow.step_s(step) == pytest.approx(10 * BASE.step_s(step))
+    assert BASE.kv_bytes * 100 / slow.host_bytes_s == pytest.approx(10 * BASE.kv_bytes * 100 / BASE.host_bytes_s)
+    assert (slow.name, slow.cache_tokens, slow.step_tokens) == (BASE.name, BASE.cache_tokens, BASE.step_tokens)
+    assert slow.scaled(0.1).fixed_s == pytest.approx(BASE.fixed_s)

@@ -21,6 +21,7 @@ from trunkline.agent.engine.builtin import textkeys, tokenizer_gguf
 from trunkline.agent.engine.builtin.textkeys import TextKeys
 from trunkline.agent.engine.builtin.tokenizer import TokenizerModel
 from trunkline.agent.engine.builtin.tokenizer_parts import TokenizerParts
+from trunkline.agent.engine.emulated.text import EmulatedText
 from trunkline.agent.engine.text import TextModel
 from trunkline.kernels.core import hash64, text_chain
 from trunkline.shared import canonical
@@ -86,6 +87,7 @@ def sentencepiece() -> TextModel:
         ("qwen2", TRIMMING),
         ("gpt2", PLAIN),
         ("sentencepiece", PLAIN),
+        ("emulated", None),
     ],
     ids=lambda param: f"{param[0]}-{'own' if param[1] is None else 'trimming' if param[1] is TRIMMING else 'plain'}",
 )
@@ -93,6 +95,8 @@ def model(request: pytest.FixtureRequest, model_path: Path) -> TextModel:
     family, template = request.param
     if family == "sentencepiece":
         return sentencepiece()
+    if family == "emulated":
+        return EmulatedText()
     return with_template(model_path, template, family)
 
 

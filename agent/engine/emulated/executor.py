@@ -111,7 +111,7 @@ class EmulatedExecutor(Executor):
 
     def _histories(self, sequences: list[Sequence], read: Callable[[Pages], Seeds]) -> list[int]:
         counts = [len(sequence.pages) for sequence in sequences]
-        seeds = read(np.concatenate([np.asarray(sequence.pages) for sequence in sequences]))
+        seeds = read(np.concatenate([np.array(sequence.pages) for sequence in sequences]))
         seeds *= np.concatenate([self._places[:count] for count in counts])
         histories: list[int] = np.add.reduceat(seeds, [0, *itertools.accumulate(counts[:-1])]).tolist()
         return histories

@@ -24,7 +24,9 @@ class Emulation:
     """Steps take so many times as long as the profile says."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a size that pages cannot have."""
+        """Raises ConfigError for a size that pages cannot have, and for a profile that says nothing of decode."""
+        if not self.profile.replies:
+            raise ConfigError(f"--profile {self.profile.name} leaves decode out: no engine can be like that")
         if self.page_bytes % PAGE_UNIT or not PAGE_UNIT <= self.page_bytes <= LARGEST_PAGE:
             raise ConfigError(
                 f"--page-bytes: {self.page_bytes} is not a multiple of {PAGE_UNIT} from there to {LARGEST_PAGE}"
