@@ -33,11 +33,9 @@ from trunkline.shared.secret import VARIABLE, load_secret
 __all__ = ["agent", "cache", "models"]
 
 _DEFAULT_MODEL = registry.DEFAULT
+_KV_MEMORY = "512MiB"
 _DEFAULTS = EngineLimits()
 _URL = re.compile(r"https?://[^/?#@\s]+/?")
-
-
-_KV_MEMORY = "512MiB"
 
 
 class EngineKind(StrEnum):

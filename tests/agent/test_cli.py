@@ -14,9 +14,12 @@ import typer
 from typer.testing import CliRunner
 
 from trunkline.agent import cli
+from trunkline.agent.engine.builtin.executor import device_pages
 from trunkline.agent.engine.emulated.answer import expected
 from trunkline.agent.engine.emulated.profile import PROFILES
+from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.engine.emulated.text import EmulatedText
+from trunkline.agent.settings import AgentSettings
 from trunkline.agent.sizes import parse_bytes
 from trunkline.shared.canonical import Message
 from trunkline.shared.errors import ConfigError
@@ -67,6 +70,30 @@ def test_flags_that_cannot_be_used(model_path: Path, flags: list[str], words: st
     result = CliRunner().invoke(app, ["--port", "0", *flags])
     assert isinstance(result.exception, ConfigError)
     assert words in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("flags", "pages", "limits"),
+    [
+        ([], 390_000 // 16, (256, 8192)),
+        (["--profile", "smollm2-135m-cpu"], 17_472 // 16, (64, 512)),
+        (["--pages", "50", "--max-running", "8", "--step-tokens", "64"], 50, (8, 64)),
+        (["--kv-memory", "1MiB", "--page-bytes", "512"], 2048, (256, 8192)),
+    ],
+)
+def test_an_emulated_node_is_what_its_profile_says_unless_flags_do(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], pages: int, limits: tuple[int, int]
+) -> None:
+    served: list[AgentSettings] = []
+    monkeypatch.setattr("trunkline.agent.server.serve", lambda settings, _: served.append(settings))
+    app = typer.Typer()
+    app.command()(cli.agent)
+    assert CliRunner().invoke(app, ["--port", "0", "--engine", "emulated", *flags]).exit_code == 0
+    (settings,) = served
+    assert isinstance(settings.model, Emulation)
+    assert device_pages(settings, settings.model.page_bytes) == pages
+    assert (settings.limits.max_running, settings.limits.step_tokens) == limits
+    assert settings.served_name == f"emulated-{settings.model.profile.name}"
 
 
 def refused(*flags: str) -> str:

@@ -37,7 +37,7 @@ def page_seeds(before: int, tokens: "array[int]") -> list[int]:
     return seeds
 
 
-def places(count: int) -> npt.NDArray[np.uint64]:
+def place_factors(count: int) -> npt.NDArray[np.uint64]:
     """What the seeds of the first pages of a sequence are multiplied with."""
     return 2 * np.arange(count, dtype=np.uint64) + 1
 
@@ -55,7 +55,7 @@ def expected(prompt: Sequence[int], count: int, *, ignore_eos: bool = False, min
     tokens = array("i", prompt)
     full = len(tokens) // PAGE_TOKENS
     seeds = page_seeds(FIRST_SEED, tokens[: full * PAGE_TOKENS])
-    settled = int((np.asarray(seeds, np.uint64) * places(full)).sum())
+    settled = int((np.asarray(seeds, np.uint64) * place_factors(full)).sum())
     before = seeds[-1] if seeds else FIRST_SEED
     tail = tokens[full * PAGE_TOKENS :]
     for index in range(count):

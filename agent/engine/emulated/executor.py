@@ -16,7 +16,7 @@ import numpy as np
 from trunkline.agent.engine.builtin.executor import Executor, Loaded, Sampled, device_pages
 from trunkline.agent.engine.builtin.scheduler import Chunk
 from trunkline.agent.engine.builtin.sequence import Sequence
-from trunkline.agent.engine.emulated.answer import FIRST_SEED, next_token, page_seeds, places
+from trunkline.agent.engine.emulated.answer import FIRST_SEED, next_token, page_seeds, place_factors
 from trunkline.agent.engine.emulated.memory import PageMemory, Pages, Seeds
 from trunkline.agent.engine.emulated.profile import Step, pairs
 from trunkline.agent.engine.emulated.settings import Emulation
@@ -44,7 +44,7 @@ class EmulatedExecutor(Executor):
         self._profile = emulation.profile.scaled(emulation.time_scale)
         self._time_scale = emulation.time_scale
         self._memory = memory
-        self._places = places(len(memory.blocks))
+        self._factors = place_factors(len(memory.blocks))
         self._clock = clock
         self._sleep = sleep
         self.late_s = 0.0
@@ -112,7 +112,7 @@ class EmulatedExecutor(Executor):
     def _histories(self, sequences: list[Sequence], read: Callable[[Pages], Seeds]) -> list[int]:
         counts = [len(sequence.pages) for sequence in sequences]
         seeds = read(np.concatenate([np.array(sequence.pages) for sequence in sequences]))
-        seeds *= np.concatenate([self._places[:count] for count in counts])
+        seeds *= np.concatenate([self._factors[:count] for count in counts])
         histories: list[int] = np.add.reduceat(seeds, [0, *itertools.accumulate(counts[:-1])]).tolist()
         return histories
 
