@@ -101,6 +101,15 @@ def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
     yield _counter("dropped_pages", "Pages on disk that were damaged, and what hung on them", tiers.dropped_pages)
     yield _gauge("disk_failed", "1 while memory has taken the disk's place", float(tiers.disk_failed))
     yield _counter("disk_failures", "Times that the disk failed", tiers.disk_failures)
+    pulls = tiers.pulls
+    yield _counter("pulls", "Times that another node was asked for pages", pulls.pulls)
+    yield _counter("unanswered_pulls", "Of these, not answered in time", pulls.unanswered)
+    yield _counter("abandoned_pulls", "Of these, left since computing had become quicker", pulls.abandoned)
+    yield _counter("pulled_pages", "Pages that came from other nodes", pulls.pages)
+    lost = CounterMetricFamily("trunkline_agent_bad_pulled_pages", "Pages that did not come", labels=("reason",))
+    for reason in ("changed", "damaged", "absent", "lost"):
+        lost.add_metric((reason,), pulls.bad.get(reason, 0))
+    yield lost
     yield _counter("urgent_pages", "Pages copied downwards while a request waited for room", tiers.urgent_pages)
 
 

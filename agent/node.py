@@ -74,7 +74,10 @@ class Node:
         preparer = Preparer(text, engine.model.namespace, engine.model.context, self.settings.limits.max_waiting)
         offer = Offer(self._events.epoch, engine.page_bytes)
         identity = Identity(self.settings.node, engine.model.namespace, offer)
-        self.transfer = TransferEndpoint(identity, engine.lender, self.settings.transfer, self.settings.secret)
+        transfer = self.settings.transfer
+        self.transfer = TransferEndpoint(identity, engine.lender, engine.memory, transfer, self.settings.secret)
+        if self.transfer.puller is not None:
+            engine.read_from(self.transfer.puller)
         await self.transfer.start()
         self.pins = Pins(engine, self.settings.disk.folder if self.settings.disk is not None else None)
         await self.pins.open()

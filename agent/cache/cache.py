@@ -20,6 +20,7 @@ from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
+from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.level import DeviceLevel, Level
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.migration import Migration
@@ -114,6 +115,10 @@ class PageCache:
         """Nobody waits for it any more."""
         if self._migration is not None:
             self._migration.abandon(fetch)
+
+    def lendable(self) -> PageMemory | None:
+        """Where pages lie that others may read. None: without tiers below the device, none does."""
+        return self._migration.lendable() if self._migration else None
 
     def read_from(self, peers: Peers) -> None:
         """Other nodes that can be asked for pages, from now on. Without tiers below the device, they are not."""
@@ -298,6 +303,16 @@ class PageCache:
     def disk_rate(self) -> float:
         """Tokens per second whose pages come from disk to the host tier, as measured; 0: not yet, or there is none."""
         return self._migration.disk_rate if self._migration else 0.0
+
+    @property
+    def pull_rate(self) -> float:
+        """Tokens per second whose pages come from other nodes, as measured or guessed; 0: none do."""
+        return self._migration.pulls.rate if self._migration else 0.0
+
+    @property
+    def pulling_tokens(self) -> int:
+        """Whose pages are still to come from other nodes."""
+        return self._migration.pulls.coming * PAGE_TOKENS if self._migration else 0
 
     def counters(self) -> TierCounters:
         """What moved between tiers, ever."""

@@ -15,6 +15,21 @@ class RouteCounters:
 
 
 @dataclass(frozen=True, slots=True)
+class PullCounters:
+    """What came from other nodes."""
+
+    pulls: int = 0
+    """Questions to a holder."""
+    unanswered: int = 0
+    """Of these, those that were not answered in time."""
+    abandoned: int = 0
+    """Of these, those that nobody waited for to their end: a wrong choice."""
+    pages: int = 0
+    bad: dict[str, int] = field(default_factory=dict)
+    """Pages that did not come, by why."""
+
+
+@dataclass(frozen=True, slots=True)
 class TierCounters:
     """A snapshot; for any thread."""
 
@@ -37,3 +52,4 @@ class TierCounters:
     disk_failed: bool = False
     """Whether memory has taken the disk's place."""
     disk_failures: int = 0
+    pulls: PullCounters = field(default_factory=PullCounters)

@@ -60,6 +60,11 @@ class Fetch:
         return self._at
 
     @property
+    def pulled(self) -> int:
+        """Of these, those that came from another node."""
+        return max(0, self._at - (len(self.entries) - self._taken))
+
+    @property
     def expected(self) -> int:
         """Pages that will be on the device, if all goes well."""
         return len(self.entries) + (self.share.pages - self._taken if self.share else 0)

@@ -1,16 +1,26 @@
 """The host tier's memory: one slab of fixed slots, taken once and never given back piecemeal."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from trunkline.agent.cache.lane import Move
-from trunkline.agent.cache.slab import make
+from trunkline.agent.cache.slab import Slab, make
+from trunkline.kernels.core import PageSlots
 from trunkline.shared.errors import ConfigError
 
 SLOT_ALIGNMENT = 4096
 """Bytes. Slots start on memory pages, as direct disk IO wants them."""
 
 Blocks = npt.NDArray[np.uint8]
+
+
+class PageMemory(NamedTuple):
+    """Where a node's pages lie, for whoever lends them."""
+
+    host: Slab
+    device: PageSlots
 
 
 class HostMemory:
@@ -42,6 +52,11 @@ class HostMemory:
         self.blocks: Blocks = np.frombuffer(self._bytes, np.uint8).reshape(pages, stride)[:, :page_bytes]
         self.generations = np.frombuffer(self.slab.generations, np.uint32)
         """Of the slots, as the engine thread counts them (`level.py`): for who reads pages without asking it."""
+
+    def lendable(self, device_generations: npt.NDArray[np.uint32]) -> PageMemory:
+        """With the device's, whose generations are these."""
+        device = PageSlots(device_generations.data, self._device.data, self.page_bytes, self.page_bytes)
+        return PageMemory(self.slab, device)
 
     def page(self, page: int) -> memoryview:
         """The content of a page."""

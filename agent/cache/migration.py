@@ -22,6 +22,7 @@ from trunkline.agent.cache.counters import RouteCounters, TierCounters
 from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
+from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.level import DeviceLevel, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
@@ -51,6 +52,7 @@ class Migration:
         self._choices = Choices()
         self._clock = clock
         self._device = device
+        self._memory = lower.host
         self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations)
         self._up = Route(catalog, self.host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
         self._down = Route(catalog, device, self.host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
@@ -131,6 +133,10 @@ class Migration:
             here = self.host.incoming
             self._disk.up.send([e for e in entries if e.host is None and e not in here and self._disk.usable(e)])
 
+    def lendable(self) -> PageMemory:
+        """Where pages lie that others may read."""
+        return self._memory.lendable(self._device.generations)
+
     def abandon(self, fetch: Fetch) -> None:
         """Nobody waits for it any more. What is on its way may land nevertheless."""
         if fetch.ended:
@@ -171,6 +177,7 @@ class Migration:
             skipped_pages=choices.skipped_pages,
             wrong_skips=choices.wrong_skips,
             urgent_pages=self._offload.urgent,
+            pulls=self.pulls.counters(),
         )
         if (disk := self._disk) is None:
             return counters

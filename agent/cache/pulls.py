@@ -16,6 +16,7 @@ import numpy as np
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.counters import PullCounters
 from trunkline.agent.cache.entry import Entry
 from trunkline.agent.cache.lane import Lane, Move
 from trunkline.agent.cache.level import Level, LowerLevel
@@ -31,6 +32,8 @@ MOST_PULLS = 8
 """At a time; each has a thread."""
 MOST_HOLDERS = 256
 """Whose speed is remembered."""
+GUESSED_BYTES_PER_S = 1e9
+"""Of a network that was not measured: 10 Gbit/s, with something lost on the way."""
 BATCH_BYTES = 8 << 20
 """Per read: some milliseconds on a fast network, so that what comes first can be used first."""
 
@@ -62,13 +65,14 @@ class Pulls:
         self.may_evict: Callable[[Entry], bool] = lambda _: True
         """Whether the host may let the entry go for a page that is pulled."""
         self.on_landed: Callable[[], None] = lambda: None
-        self.pulls = self.unanswered = self.abandoned = self.pages = 0
-        self.statuses: Counter[Status] = Counter()
+        self._asked = self._unanswered = self._abandoned = self._pages = 0
+        self._statuses: Counter[Status] = Counter()
         """Pages that did not come, by why; counted in lanes."""
         self._catalog = catalog
         self._host = host
         self._offload = offload
         self._batch = min(lower.batch, max(1, BATCH_BYTES // lower.host.page_bytes))
+        self._page_bytes = lower.host.page_bytes
         self._open_lane = lower.open_lane
         self._speeds: OrderedDict[str, Speed] = OrderedDict()
         self._active: dict[Pull, tuple[Chain, Entry | None]] = {}
@@ -80,6 +84,25 @@ class Pulls:
     @property
     def moving(self) -> bool:
         return bool(self._active or self._ending)
+
+    def counters(self) -> PullCounters:
+        """Ever."""
+        bad = {status.name.lower(): count for status, count in self._statuses.items()}
+        return PullCounters(self._asked, self._unanswered, self._abandoned, self._pages, bad)
+
+    @property
+    def coming(self) -> int:
+        """Pages that are still to come."""
+        return sum(len(pull.keys) - pull.first - pull.landed for pull in self._active)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second from the holder that was read from last; before any was, a guess, for somebody must try. 0:
+        there are no other nodes."""
+        if self.peers is None:
+            return 0.0
+        last = next(reversed(self._speeds.values()), None)
+        return PAGE_TOKENS * ((last.pages_per_s if last else 0.0) or GUESSED_BYTES_PER_S / self._page_bytes)
 
     def begin(self, chain: Chain, first: int, parent: Entry | None, compute_s: float) -> Share | None:
         """A pull of pages `first ..` of the chain from its holder: one that is under way already, or a new one. None:
@@ -102,7 +125,7 @@ class Pulls:
             return None
         pull = Pull(chain.holder, chain, first, count, compute_s)
         pull.readers = 1
-        self.pulls += 1
+        self._asked += 1
         self._active[pull] = (chain, parent)
         wanted = Wanted(chain.namespace, pull.keys, chain.packed(first + count), first)
         limit_s = pull.time_s(count)
@@ -118,7 +141,7 @@ class Pulls:
         """A request does not wait for it any more."""
         pull.readers -= 1
         if not pull.readers and pull.pending:
-            self.abandoned += 1
+            self._abandoned += 1
 
     def turn(self) -> None:
         """Takes answers, flips what has landed, sends more. Never waits."""
@@ -140,7 +163,7 @@ class Pulls:
         pull.answered = True
         chain, parent = self._active.get(pull, (None, None))
         if found is None or chain is None or self.peers is None or not pull.readers or not len(found.descriptors):
-            self.unanswered += found is None
+            self._unanswered += found is None
             pull.failed = True
             if found is not None and self.peers is not None:
                 self.peers.release(found)
@@ -177,7 +200,7 @@ class Pulls:
         end = pull.landed + len(move.entries)
         while pull.landed < end and self._catalog.has(pull.entries[pull.landed]):
             pull.landed += 1
-            self.pages += 1
+            self._pages += 1
         # Without one page those behind it are of no use.
         pull.failed |= pull.landed < end
 
@@ -210,7 +233,7 @@ class Pulls:
         for position, status in enumerate(statuses):
             if status != Status.OK:
                 move.bad.add(position)
-                self.statuses[Status(status)] += 1
+                self._statuses[Status(status)] += 1
 
     def _speed(self, holder: str) -> Speed:
         speed = self._speeds.setdefault(holder, Speed())

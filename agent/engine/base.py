@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trunkline.agent.cache.counters import TierCounters
+from trunkline.agent.cache.host import PageMemory
+from trunkline.agent.cache.peers import Peers
 from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
 from trunkline.shared.pull import PullFrom
@@ -162,6 +164,12 @@ class Engine(ABC):
     """For the side of the node that pins pages. Known once `start` has returned."""
     lender: Lender
     """For the side of the node that lends pages to others. Known once `start` has returned."""
+    memory: PageMemory | None
+    """Where the pages that it lends lie. None: it neither lends nor pulls. Known once `start` has returned."""
+
+    @abstractmethod
+    def read_from(self, peers: Peers) -> None:
+        """Other nodes that can be asked for pages, from now on."""
 
     @abstractmethod
     async def start(self) -> None:

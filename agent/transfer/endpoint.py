@@ -1,11 +1,16 @@
 """Both sides of the control channel of one node."""
 
+import asyncio
 import logging
 import socket
+from dataclasses import replace
 
+from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.listen import listen
 from trunkline.agent.transfer.client import TransferClient
 from trunkline.agent.transfer.lender import Lender
+from trunkline.agent.transfer.lending import Lending
+from trunkline.agent.transfer.puller import Puller
 from trunkline.agent.transfer.server import Identity, TransferServer
 from trunkline.agent.transfer.settings import TransferSettings
 
@@ -15,11 +20,25 @@ log = logging.getLogger(__name__)
 class TransferEndpoint:
     """Lends this node's pages, and asks others for theirs. Used on the event loop."""
 
-    def __init__(self, identity: Identity, lender: Lender, settings: TransferSettings, secret: str | None) -> None:
-        """Raises ConfigError for a port that is taken and for files that cannot be used."""
+    def __init__(
+        self,
+        identity: Identity,
+        lender: Lender,
+        memory: PageMemory | None,
+        settings: TransferSettings,
+        secret: str | None,
+    ) -> None:
+        """`memory`: where the pages that it lends lie; None: it says where, but nobody can read them.
+
+        Raises ConfigError for a port that is taken and for files that cannot be used.
+        """
+        self.lending = Lending(memory, settings, secret, identity.offer.epoch) if memory else None
+        if self.lending is not None:
+            identity = replace(identity, offer=self.lending.offer)
         serving, asking = settings.tls.contexts() if settings.tls else (None, None)
         self.server = TransferServer(identity, lender, secret, serving)
         self.client = TransferClient(identity, secret, asking)
+        self.puller = Puller(self.client, memory.host.slots, secret) if memory else None
         self._listener: socket.socket = listen(settings.host, settings.port, "transfer-")
         host, port = self._listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -31,6 +50,10 @@ class TransferEndpoint:
 
     async def close(self) -> None:
         """Ends every session and lease, on either side. Idempotent."""
-        self._listener.close()
+        if self.puller is not None:
+            await self.puller.close()
         await self.server.close()
+        self._listener.close()
         await self.client.close()
+        if self.lending is not None:
+            await asyncio.to_thread(self.lending.close)

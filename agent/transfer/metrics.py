@@ -6,6 +6,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from trunkline.agent.transfer.endpoint import TransferEndpoint
 from trunkline.agent.transfer.leases import Leases
+from trunkline.agent.transfer.shm import ShmBackend
+from trunkline.agent.transfer.tcp import TcpBackend
 
 
 def metrics(endpoint: TransferEndpoint, leases: Leases) -> Iterator[Metric]:
@@ -33,6 +35,14 @@ def metrics(endpoint: TransferEndpoint, leases: Leases) -> Iterator[Metric]:
         ),
     ):
         yield CounterMetricFamily(f"trunkline_agent_{name}", text, value=value)
+
+    lent = endpoint.lending.tcp.lender.stats()["bytes"] if endpoint.lending else 0
+    yield CounterMetricFamily("trunkline_agent_lent_bytes", "Sent to other nodes over TCP", value=lent)
+    text = "Times that a way to a holder failed"
+    failures = CounterMetricFamily("trunkline_agent_pull_way_failures", text, labels=("way",))
+    for way in (ShmBackend.name, TcpBackend.name):
+        failures.add_metric((way,), endpoint.puller.failures[way] if endpoint.puller else 0)
+    yield failures
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

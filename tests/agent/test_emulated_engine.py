@@ -38,7 +38,8 @@ class Running:
 
     def __init__(self, emulation: Emulation, settings: AgentSettings) -> None:
         self._emulation = emulation
-        self.engine = BuiltinEngine(settings, TEXT, lambda _: Sink(), self._load)
+        self.sink = Sink()
+        self.engine = BuiltinEngine(settings, TEXT, lambda _: self.sink, self._load)
         self.memory: PageMemory
 
     def _load(self, settings: AgentSettings, text: TextModel) -> Loaded:

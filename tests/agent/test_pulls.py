@@ -119,7 +119,7 @@ def test_what_another_node_holds_comes_and_is_verified_by_use() -> None:
     assert node.tiers(1, 2, 3, 4) == [D, D, D, D]
     node.compute(1, 2, 3, 4)
     assert fetch.came == 4
-    assert node.pulls.pages == 4
+    assert node.pulls.counters().pages == 4
     assert node.is_clean()
 
 
@@ -162,7 +162,7 @@ def test_two_requests_for_the_same_pages_are_one_transfer() -> None:
     node.wait(two)
     assert node.holder.questions == 1
     assert (one.came, two.came) == (4, 3)
-    assert node.pulls.pages == 4
+    assert node.pulls.counters().pages == 4
     assert node.is_clean()
 
 
@@ -196,7 +196,7 @@ def test_a_page_that_does_not_come_ends_the_pull_and_what_came_is_used(status: S
     node.holder.answer()
     node.wait(fetch)
     assert node.tiers(1, 2, 3, 4, 5) == [D, D, None, None, None]
-    assert node.pulls.statuses[status] == 1
+    assert node.pulls.counters().bad == {status.name.lower(): 1}
     node.compute(1, 2, 3, 4, 5)
     assert node.is_clean()
 
@@ -211,7 +211,7 @@ def test_a_holder_that_has_nothing_or_does_not_answer() -> None:
     assert fetch is not None
     node.holder.say_nothing()
     node.wait(fetch)
-    assert node.pulls.unanswered == 1
+    assert node.pulls.counters().unanswered == 1
     assert fetch.chain.holder == "", "asked once"
     node.compute(1, 2)
     assert node.is_clean()
@@ -253,7 +253,7 @@ def test_a_slow_pull_is_abandoned_before_it_costs_a_fifth_of_computing() -> None
     assert node.cache.awaits(fetch)
     node.now = 0.44
     assert not node.cache.awaits(fetch)
-    assert node.pulls.abandoned == 1
+    assert node.pulls.counters().abandoned == 1
     node.compute(1, 2, 3, 4, 5)
     assert node.is_clean()
 
@@ -283,7 +283,7 @@ def test_a_request_that_goes_leaves_nothing_behind() -> None:
         node.cache.abandon(fetch)
         node.holder.answer()
         assert node.is_clean()
-    assert node.pulls.abandoned == 2
+    assert node.pulls.counters().abandoned == 2
 
 
 def test_a_slow_holder_is_not_asked_where_computing_is_quicker() -> None:

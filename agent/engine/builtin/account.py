@@ -76,6 +76,8 @@ class Account:
             prefill_s=(sequence.first_token_at or now) - admitted,
             promoted_tokens=min(sequence.promoted_tokens, sequence.cached_tokens),
             promote_s=sequence.promote_s,
+            pulled_tokens=min(sequence.pulled_tokens, sequence.cached_tokens),
+            pull_s=sequence.pull_s,
         )
 
     def publish(self, scheduler: Scheduler, cache: PageCache, late_s: float) -> None:
@@ -98,6 +100,8 @@ class Account:
             false_hits=cache.false_hits,
             promote_rate=cache.promote_rate,
             disk_rate=cache.disk_rate,
+            link_rate=cache.pull_rate,
+            pulling_tokens=cache.pulling_tokens,
         )
         self.status = EngineStatus(
             steps=self.steps,

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.lower import open_tiers
+from trunkline.agent.cache.peers import Peers
 from trunkline.agent.engine.base import (
     Delta,
     Engine,
@@ -69,6 +70,7 @@ class BuiltinEngine(Engine):
         parts = await asyncio.to_thread(self._load)
         self._loop = EngineLoop(parts, deliver)
         self.lender, self.pinning = self._loop.lender, parts.cache
+        self.memory = parts.cache.lendable()
         self._loop.start()
 
     def submit(self, generation: Generation) -> GenerationStream:
@@ -90,7 +92,8 @@ class BuiltinEngine(Engine):
             raise self._full()
         now = time.monotonic()
         deadline = now + self.limits.timeout_s if generation.deadline is None else generation.deadline
-        chain = Chain(self.model.namespace.salted(generation.salt), generation.tokens)
+        holder = generation.pull_from.address if generation.pull_from else ""
+        chain = Chain(self.model.namespace.salted(generation.salt), generation.tokens, holder)
         sequence = Sequence(generation, chain, now, deadline)
         stream = self._streams[sequence] = _Stream(sequence, self._streams)
         try:
@@ -103,6 +106,10 @@ class BuiltinEngine(Engine):
             stream.cancel()
             raise
         return stream
+
+    def read_from(self, peers: Peers) -> None:
+        if self._loop is not None:
+            self._loop.read_from(peers)
 
     def attach_text(self, tokens: "array[int]", salt: str, keys: bytes, depths: bytes) -> None:
         if self._loop is not None and self._loop.alive and keys:

@@ -31,8 +31,8 @@ from trunkline.shared.wire import Finished, Load
 
 IDLE_S = 1.0
 """An engine that has been idle for so long checks that every page is accounted for."""
-MOVING_S = 0.05
-"""While nothing can run before pages have come from a lower tier: how often deadlines are looked at."""
+MOVING_S = 0.01
+"""While nothing can run before pages have come from elsewhere: how often deadlines are looked at."""
 
 Outcome = tuple[Sequence, Delta | RequestError]
 
@@ -81,6 +81,7 @@ class EngineLoop:
         """Whether everything waits for pages from a lower tier."""
         self._unchecked = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.read_from = parts.cache.read_from
         self.lender = Lender(parts.cache, LeaseLimits.of(parts.cache), self._wake)
 
     def start(self) -> None:

@@ -198,8 +198,13 @@ class Scheduler:
         """Whether its match has found pages in lower tiers that are worth bringing back. What has come may have to go
         again before the sequence is admitted, so it may ask again, but not forever."""
         if sequence.fetch is not None:
-            sequence.promoted_tokens += sequence.fetch.came * PAGE_TOKENS
-            sequence.promote_s += sequence.fetch.seconds
+            fetch = sequence.fetch
+            sequence.promoted_tokens += (fetch.came - fetch.pulled) * PAGE_TOKENS
+            sequence.pulled_tokens += fetch.pulled * PAGE_TOKENS
+            if fetch.share is None:
+                sequence.promote_s += fetch.seconds
+            else:
+                sequence.pull_s += fetch.seconds
         sequence.fetch = self._cache.fetch(sequence.chain) if sequence.fetches < MOST_FETCHES else None
         sequence.fetches += sequence.fetch is not None
         return sequence.fetch is not None

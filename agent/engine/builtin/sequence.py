@@ -32,6 +32,8 @@ class Sequence:
         "promote_s",
         "promoted_tokens",
         "prompt_tokens",
+        "pull_s",
+        "pulled_tokens",
         "submitted_at",
     )
 
@@ -58,6 +60,10 @@ class Sequence:
         self.promoted_tokens = 0
         """Tokens whose pages came back from a lower tier for this sequence."""
         self.promote_s = 0.0
+        """Seconds that it waited for them."""
+        self.pulled_tokens = 0
+        """Tokens whose pages came from another node for this sequence."""
+        self.pull_s = 0.0
         """Seconds that it waited for them."""
         self.cancelled = False
         self.submitted_at = submitted_at

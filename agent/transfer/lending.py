@@ -1,0 +1,41 @@
+"""What a node lends: its pages' memory, in the ways that others can read it."""
+
+import logging
+
+from trunkline.agent.cache.host import PageMemory
+from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.settings import TransferSettings
+from trunkline.agent.transfer.shm import ShmLending
+from trunkline.agent.transfer.tcp import TcpLending
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.names import Tier
+
+log = logging.getLogger(__name__)
+
+
+class Lending:
+    """Serves readers in threads of its own until it is closed."""
+
+    def __init__(self, memory: PageMemory, settings: TransferSettings, secret: str | None, epoch: int) -> None:
+        """Listens at the control channel's host, at the port after its own. Raises ConfigError."""
+        host, port = settings.host, settings.port + 1 if settings.port else 0
+        regions = [(Tier.DEVICE, memory.device), (Tier.HOST, memory.host.slots)]
+        try:
+            self.tcp = TcpLending(host, port, regions, secret, epoch)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host} port {port}: {error.strerror}; choose another --transfer-port"
+            ) from None
+        self._shm: ShmLending | None = None
+        try:
+            self._shm = ShmLending(memory.host, secret, epoch)
+        except OSError as error:
+            log.warning("transfer: pages are not lent over shared memory: %s", error)
+        address = f"[{host}]:{self.tcp.port}" if ":" in host else f"{host}:{self.tcp.port}"
+        self.offer = Offer(epoch, memory.device.page_bytes, address, self._shm.name if self._shm else "")
+
+    def close(self) -> None:
+        """Ends all reads, and waits for the threads. Idempotent."""
+        self.tcp.close()
+        if self._shm is not None:
+            self._shm.close()

@@ -1,0 +1,117 @@
+"""This node's ways to read from one holder: opened when needed, the quickest first, left alone when they fail."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from trunkline.agent.meter import Meter
+from trunkline.agent.transfer.backend import Backend, Slots, Status
+from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.errors import TransferError
+from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.shm import ShmBackend
+from trunkline.agent.transfer.tcp import TcpBackend
+from trunkline.kernels.core import PageSlots
+
+REST_S = 30.0
+"""A way that failed is not tried again for so long."""
+WINDOW_S = 5.0
+"""Of reading, that the measured speed looks back on."""
+log = logging.getLogger(__name__)
+
+
+class Way:
+    """One backend to the holder. Used under the link's lock."""
+
+    def __init__(self, kind: type[Backend], start: Callable[[], Backend], failures: Counter[str]) -> None:
+        """`failures`: counted there, by name."""
+        self.name, self.tiers = kind.name, list(kind.tiers)
+        self.backend: Backend | None = None
+        self.speed = Meter(WINDOW_S)
+        """Pages per second."""
+        self.rests_until = 0.0
+        self._failures = failures
+        self._start = start
+
+    def read(self, sources: Descriptors, targets: Slots, timeout_s: float) -> bytes:
+        """A status for each. Raises TransferError if it cannot be opened."""
+        if self.backend is None:
+            self.backend = self._start()
+        began = time.monotonic()
+        statuses, error = self.backend.read(sources, targets, timeout_s)
+        if error is not None:
+            self.close()
+            self.failed(error)
+        else:
+            self.speed.add(len(targets), time.monotonic() - began)
+        return statuses
+
+    def failed(self, why: str) -> None:
+        """It is left alone for a while."""
+        self._failures[self.name] += 1
+        self.rests_until = time.monotonic() + REST_S
+        log.warning("transfer: %s fails, and is left alone for %.0f s: %s", self.name, REST_S, why)
+
+    def close(self) -> None:
+        backend, self.backend = self.backend, None
+        if backend is not None:
+            backend.close()
+
+
+class Link:
+    """Used from lanes; they take turns."""
+
+    def __init__(self, offer: Offer, own: PageSlots, secret: str | None, failures: Counter[str]) -> None:
+        """`own`: the host tier's slots here. `failures`: of ways, counted there by name."""
+        self.offer = offer
+        self.ways: list[Way] = []
+        """In the order in which they are tried before anything was measured."""
+        if offer.shm:
+            self.ways.append(Way(ShmBackend, lambda: ShmBackend(offer, own, secret), failures))
+        if offer.tcp:
+            self.ways.append(Way(TcpBackend, lambda: TcpBackend(offer, own, secret), failures))
+        self._turn = threading.Lock()
+        self._closed = False
+
+    def read(self, sources: Descriptors, targets: Slots, timeout_s: float) -> bytes:
+        """Pages of the holder to slots of this node, by the ways that can read them. A Status for each."""
+        ends = time.monotonic() + timeout_s
+        statuses = np.full(len(targets), Status.LOST, np.uint8)
+        if not self._turn.acquire(timeout=timeout_s):
+            return statuses.tobytes()
+        try:
+            for way in self._by_speed() * 2:  # what was damaged may have been so on its way
+                if way.rests_until > time.monotonic():
+                    continue
+                missing = np.isin(statuses, (Status.LOST, Status.DAMAGED)) & np.isin(sources["tier"], way.tiers)
+                lost = np.flatnonzero(missing)
+                left_s = ends - time.monotonic()
+                if left_s <= 0 or self._closed:
+                    break
+                if not len(lost):
+                    continue
+                try:
+                    read = way.read(sources[lost], targets[lost], left_s)
+                except TransferError as error:
+                    way.failed(str(error))
+                    continue
+                statuses[lost] = np.frombuffer(read, np.uint8)
+        finally:
+            self._turn.release()
+        return statuses.tobytes()
+
+    def close(self) -> None:
+        """Ends what is being read."""
+        self._closed = True
+        for way in self.ways:
+            way.close()
+
+    def _by_speed(self) -> list[Way]:
+        """Those that may work, the quickest first. One that was not measured yet is worth a try."""
+        now = time.monotonic()
+        usable = [way for way in self.ways if way.rests_until <= now]
+        return sorted(usable, key=lambda way: -(way.speed.rate or float("inf")))

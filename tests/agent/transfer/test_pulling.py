@@ -1,0 +1,216 @@
+"""Nodes that pull from each other, from the engine to the sockets: every answer is the expected one.
+
+The emulated engine answers by what its pages hold, so a wrong page is a wrong answer.
+"""
+
+import asyncio
+import contextlib
+import socket
+from array import array
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from tests.agent.test_emulated_engine import FAST, Running
+from tests.agent.toy_engine import collect, ids
+from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
+from trunkline.agent.engine.emulated.answer import expected
+from trunkline.agent.settings import AgentSettings
+from trunkline.agent.transfer import lending
+from trunkline.agent.transfer.endpoint import TransferEndpoint
+from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.server import Identity
+from trunkline.agent.transfer.settings import TransferSettings
+from trunkline.shared.pull import PullFrom
+
+PROMPT = list(range(1000, 1400))
+SECRET = "a secret of the tests"
+
+
+class Node:
+    """An engine that lends and pulls."""
+
+    def __init__(self, number: int, pages: int, host_pages: int) -> None:
+        settings = AgentSettings(
+            FAST, "m", f"node-{number}", pages=pages, host_bytes=host_pages * 4096, limits=EngineLimits(max_running=8)
+        )
+        self.running = Running(FAST, settings)
+        self.engine = self.running.engine
+        self._number = number
+
+    async def start(self) -> None:
+        await self.engine.start()
+        identity = Identity(f"node-{self._number}", self.engine.model.namespace, Offer(self._number, 512))
+        self.endpoint = TransferEndpoint(identity, self.engine.lender, self.engine.memory, TransferSettings(), SECRET)
+        await self.endpoint.start()
+        assert self.endpoint.puller is not None
+        self.engine.read_from(self.endpoint.puller)
+        self.address = self.endpoint.address
+
+    async def close(self) -> None:
+        await self.endpoint.close()
+        await self.engine.close()
+        assert self.engine.status().failed_checks == 0
+        for tier in self.engine.load().tiers:
+            assert tier.leased == tier.in_flight == 0
+
+    async def answer(self, prompt: Sequence[int], pull_from: str = "", length: int = 8) -> int:
+        """Tokens of the prompt that were not computed; the answer is right."""
+        pull = PullFrom(pull_from, len(prompt)) if pull_from else None
+        generation = Generation("r", array("i", prompt), SamplingParams(length), pull_from=pull)
+        deltas = await collect(self.engine.submit(generation))
+        assert ids(deltas) == list(expected(prompt, length))
+        return deltas[0].cached_tokens
+
+    async def settled(self) -> bool:
+        """Nothing is under way any more: no lease, no page in flight."""
+        for _ in range(500):
+            tiers = self.engine.load().tiers
+            if not any(tier.leased or tier.in_flight for tier in tiers) and not len(self.engine.lender.leases):
+                return True
+            await asyncio.sleep(0.01)
+            self.engine.lender.wake()
+        return False
+
+
+@contextlib.asynccontextmanager
+async def nodes(count: int = 2, pages: int = 100, host_pages: int = 100) -> AsyncIterator[list[Node]]:
+    made = [Node(number, pages, host_pages) for number in range(count)]
+    for node in made:
+        await node.start()
+    try:
+        yield made
+        for node in made:
+            assert await node.settled()
+    finally:
+        for node in made:
+            await node.close()
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which backend there is."""
+    if request.param == "tcp":
+        without_shm(monkeypatch)
+    return str(request.param)
+
+
+def without_shm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no such sockets here")
+
+    monkeypatch.setattr(lending, "ShmLending", fail)
+
+
+def test_a_prefix_that_another_node_holds_is_pulled(way: str) -> None:
+    async def main() -> None:
+        async with nodes() as (holder, reader):
+            assert await holder.answer(PROMPT) == 0
+            assert await reader.answer([*PROMPT, 7, 8, 9], holder.address) == 400
+            finished = reader.running.sink.requests[-1]
+            assert (finished.pulled_tokens, finished.promoted_tokens) == (400, 0)
+            assert await reader.answer([*PROMPT, 10]) == 400, "they are its own now"
+            [link] = reader.endpoint.puller.links()  # type: ignore[union-attr]
+            assert [one.name for one in link.ways if one.backend is not None] == ["tcp"], "pages of the device"
+
+    asyncio.run(main())
+
+
+def test_pages_of_the_hosts_memory(way: str) -> None:
+    """The holder's device has let them go."""
+
+    async def main() -> None:
+        async with nodes(pages=40) as (holder, reader):
+            for start in (1000, 2000, 3000):
+                await holder.answer(list(range(start, start + 400)))
+            assert holder.engine.load().tiers[1].resident > 0
+            assert await reader.answer([*PROMPT, 7], holder.address) == 400
+            [link] = reader.endpoint.puller.links()  # type: ignore[union-attr]
+            assert way in [one.name for one in link.ways if one.backend is not None]
+
+    asyncio.run(main())
+
+
+def test_many_requests_at_once_and_both_ways() -> None:
+    async def main() -> None:
+        async with nodes(pages=120) as (one, two):
+            stems = [list(range(start, start + 320)) for start in (1000, 2000)]
+            await asyncio.gather(one.answer(stems[0]), two.answer(stems[1]))
+            pulls = [
+                node.answer([*stem, tail], other.address)
+                for node, other, stem in ((one, two, stems[1]), (two, one, stems[0]))
+                for tail in range(6)
+            ]
+            await asyncio.gather(*pulls)
+            for node in (one, two):
+                assert node.engine.load().requests == 7
+
+    asyncio.run(main())
+
+
+def test_both_out_of_memory() -> None:
+    async def main() -> None:
+        async with nodes(pages=30, host_pages=8) as (one, two):
+            prompts = [list(range(start, start + 400)) for start in range(1000, 9000, 1000)]
+            for prompt in prompts:
+                await asyncio.gather(one.answer(prompt, two.address), two.answer(prompt[::-1], one.address))
+            await asyncio.gather(
+                *(one.answer(prompt[::-1], two.address) for prompt in prompts[-3:]),
+                *(two.answer(prompt, one.address) for prompt in prompts[-3:]),
+            )
+
+    asyncio.run(main())
+
+
+def test_a_holder_that_is_gone_silent_or_of_another_kind() -> None:
+    async def main() -> None:
+        async with nodes(1) as (reader,):
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                address = f"127.0.0.1:{silent.getsockname()[1]}"
+                assert await reader.answer(PROMPT, address) == 0
+            assert await reader.answer([1, *PROMPT], address) == 0
+            assert await reader.answer([2, *PROMPT], "no-such-host.invalid:1") == 0
+            assert await reader.answer([3, *PROMPT], reader.address) == 0
+
+    asyncio.run(main())
+
+
+def test_a_holder_that_closes_while_its_pages_are_read(way: str) -> None:
+    async def main() -> None:
+        async with nodes(3) as (holder, other, reader):
+            prompts = [list(range(start, start + 400)) for start in range(1000, 9000, 500)]
+            for prompt in prompts[:4]:
+                await holder.answer(prompt)
+            closing = asyncio.create_task(holder.endpoint.close())
+            await asyncio.gather(*(reader.answer([*prompt, 1], holder.address) for prompt in prompts[:4]))
+            await closing
+            # And others go on.
+            await other.answer(prompts[8])
+            await reader.answer([*prompts[8], 1], other.address)
+
+    asyncio.run(main())
+
+
+def test_one_flipped_bit_is_found_and_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_shm(monkeypatch)
+    from trunkline.agent.transfer import tcp
+
+    real: Callable[..., tuple[bytes, str | None]] = tcp.fetch_pages
+    damaged = []
+
+    def fetch(*arguments: object) -> tuple[bytes, str | None]:
+        statuses, error = real(*arguments)
+        if not damaged and len(statuses) > 3:
+            damaged.append(3)
+            statuses = statuses[:3] + b"\x02" + statuses[4:]
+        return statuses, error
+
+    monkeypatch.setattr(tcp, "fetch_pages", fetch)
+
+    async def main() -> None:
+        async with nodes() as (holder, reader):
+            await holder.answer(PROMPT)
+            assert await reader.answer([*PROMPT, 7], holder.address) == 400
+            assert damaged == [3]
+
+    asyncio.run(main())
