@@ -155,10 +155,9 @@ class PageCache:
         if missing > 0:
             if self._migration is not None:
                 self._migration.save(missing)
-            evicted = self._catalog.evict(self._device, missing)
-            self._catalog.flush()
-            if not evicted:
+            if not self._catalog.evict(self._device, missing):
                 return None
+        self._catalog.flush()  # what is there no more is said before its pages are anybody else's
         return self.pool.allocate(count)
 
     def commit(self, chain: Chain, index: int, page: int) -> int:

@@ -85,16 +85,21 @@ class DiskTier:
 
     def close(self, timeout: float) -> bool:
         """Writes down what was let go, and ends. False: something is still being copied."""
-        if self.level.freed and not self.failed:
+        lanes = [route.lane for route in self.routes]
+        if self.failed:
+            lanes += [self._fresh, *(route.lane for route in self._old)]
+        elif self.level.freed:
             self.down.lane.submit(Move([], [], [], removed=self.level.freed))
-        ended = [route.lane.close(timeout) for route in self.routes]
+        for lane in lanes:
+            lane.end()
+        late = time.monotonic() + timeout
+        ended = [lane.close(max(0.0, late - time.monotonic())) for lane in lanes]
         if all(ended):
-            self._store.close()
+            self._disk.close()
         return all(ended)
 
     def _use(self, store: Store) -> None:
         catalog, host, lower = self._catalog, self._host, self._lower
-        self._store = store
         self.level = LowerLevel(Tier.DISK, store.pages, self._visits)
         self.up = Route(catalog, self.level, host, lower.open_lane("disk-to-host", store.load), lower.batch)
         self.down = Route(catalog, host, self.level, lower.open_lane("host-to-disk", store.save), lower.batch)

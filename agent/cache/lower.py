@@ -26,9 +26,6 @@ class Store(Protocol):
     def save(self, move: Move) -> None:
         """Pages `source` of the tier above to pages `target` of this one. Raises OSError if the tier has failed."""
 
-    def close(self) -> None:
-        """After the last move."""
-
 
 class DiskBacking:
     """The store in a directory, which can be opened again after it has failed."""
@@ -42,9 +39,7 @@ class DiskBacking:
 
     def reopen(self, _: Move) -> None:
         """Carried by a lane: nobody uses the store. Raises OSError if it still does not work."""
-        if not self._closed:
-            self._closed = True
-            self.store.close()
+        self.close()
         try:
             store = self._open()
         except ConfigError as error:
@@ -55,6 +50,12 @@ class DiskBacking:
             store.close()
             raise
         self.store, self._closed = store, False
+
+    def close(self) -> None:
+        """After the last move. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.store.close()
 
     def _open(self) -> DiskStore:
         settings = self._settings

@@ -124,6 +124,7 @@ class Route:
         self.source.hold(pages)
         target.hold(anchors)
         count = self._make_room(len(sending), urgent=urgent)
+        self._catalog.flush()  # what is there no more is said before its pages are anybody else's
         taken = target.pool.allocate(count)
         if not count or taken is None:
             self.source.let_go(pages)

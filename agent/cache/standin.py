@@ -24,6 +24,3 @@ class StandIn:
     def save(self, move: Move) -> None:
         for source, target in zip(move.source, move.target, strict=True):
             self._blocks[target] = self._host.blocks[source]
-
-    def close(self) -> None:
-        """Nothing lasts."""

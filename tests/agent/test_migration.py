@@ -34,6 +34,13 @@ class Node:
         self.memory = Memory(pages, host, batch, disk, slots)
         self.sink = TierReplay()
         self.cache = PageCache(pages, self.sink, self.memory.lower)
+        self.memory.lanes.before = self.check_told
+
+    def check_told(self) -> None:
+        """Pages are about to be written: a router is told already of all that was there and is no more."""
+        catalog = self.cache._catalog
+        assert self.sink.tiers.keys() == catalog.entries.keys() | set(catalog.texts.published())
+        assert all(self.sink.tiers[key] is entry.tier for key, entry in catalog.entries.items())
 
     def compute(self, *blocks: int) -> None:
         """A request that comes and ends."""
@@ -44,6 +51,7 @@ class Node:
             assert self.memory.read(page) == content(chain, index)
         fresh = self.cache.allocate(len(chain.keys) - len(pages))
         assert fresh is not None
+        self.check_told()
         for index, page in enumerate(fresh, len(pages)):
             self.memory.write(page, content(chain, index))
             pages.append(self.cache.commit(chain, index, page))
@@ -295,6 +303,7 @@ class MigrationMachine(RuleBasedStateMachine):
         if fetch := cache.fetch(chain):
             self.fetches.append(fetch)
         fresh = cache.allocate(len(chain.keys) - len(pages))
+        self.node.check_told()
         if fresh is None:
             cache.release(pages)
             return

@@ -24,16 +24,23 @@ class ManualLane(Lane):
     def __init__(self, name: str, carry: Callable[[Move], None]) -> None:
         self.moves = 0
         self.name = name
+        self.before: Callable[[], None] = lambda: None
+        """Called before a move begins, when its pages are taken."""
         self.waiting: deque[Move] = deque()
         self._depth = 2
         self._work = carry
         self._landed: deque[Move] = deque()
 
     def submit(self, move: Move) -> None:
+        self.before()
         self.moves += 1
         self.waiting.append(move)
 
     def carry(self, move: Move) -> None:
+        self.before()
+        self._do(move)
+
+    def _do(self, move: Move) -> None:
         try:
             self._work(move)
         except OSError as error:
@@ -48,7 +55,7 @@ class ManualLane(Lane):
         if fail:
             move.error = OSError(errno.EIO, "injected")
         else:
-            self.carry(move)
+            self._do(move)
             move.bad.update(position for position in bad if position < len(move.entries))
         self._landed.append(move)
 
@@ -61,8 +68,12 @@ class ManualLane(Lane):
 class Lanes(list[ManualLane]):
     """Opens lanes, and keeps them."""
 
+    before: Callable[[], None] = staticmethod(lambda: None)
+    """Called before any move begins."""
+
     def __call__(self, name: str, carry: Callable[[Move], None]) -> ManualLane:
         self.append(ManualLane(name, carry))
+        self[-1].before = lambda: self.before()
         return self[-1]
 
     def run(self) -> bool:
