@@ -8,7 +8,7 @@ import random
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import gevent
 import gevent.pool
@@ -44,17 +44,15 @@ class _Now:
     run: Run | None = None
 
 
-def _no_run() -> NoReturn:
-    raise RuntimeError("users begin only once `_prepare` has made a run")
-
-
 class _Loaded(User):
     """What users of both loops have in common."""
 
     abstract = True
 
     def on_start(self) -> None:
-        self.load = _Now.run or _no_run()
+        if _Now.run is None:
+            raise RuntimeError("users begin only once `_prepare` has made a run")
+        self.load = _Now.run
         self.chance = random.Random()
         self.clients: list[Client] = []
 
@@ -81,10 +79,10 @@ class _Loaded(User):
     def go_on(self, conversation: Conversation, due: float) -> Answer:
         """Sends the next request of a conversation, which ends if there is no whole answer to go on from."""
         answer = self.send(conversation.next(), due)
-        if answer.error or answer.given_up:
-            conversation.end()
-        else:
+        if answer.whole:
             conversation.answered(answer.text)
+        else:
+            conversation.end()
         return answer
 
     def _show(self, request: Request, answer: Answer) -> None:
@@ -97,7 +95,7 @@ class _Loaded(User):
             exception=TrunklineError(answer.error) if answer.error else None,
             context={},
         )
-        if not answer.error and not answer.given_up:
+        if answer.whole:
             entries = self.environment.stats.entries
             entries["first token", "TTFT"].log(1000 * answer.ttft, 0)
             for gap in answer.gaps:
@@ -137,7 +135,8 @@ class OpenLoop(_Loaded):
         found = next(run.arrivals, None)
         if found is None:
             self.sent.join()
-            gevent.spawn(self.environment.runner.quit)
+            runner = self.environment.runner
+            gevent.spawn(runner.quit if self.environment.web_ui is None else runner.stop)
             raise StopUser
         at, request = found
         due = run.began + at
@@ -212,6 +211,7 @@ def _stop(environment: Environment, **_: Any) -> None:
 def _prepare(environment: Environment) -> None:
     """Looks at everything before the first request. What is wrong is one line, and ends a run without web page."""
     options = environment.parsed_options or Namespace()
+    _Now.run = None
     try:
         settings = Settings.of(options)
         report.check(Path(options.reports))

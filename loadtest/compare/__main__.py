@@ -16,8 +16,8 @@ from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.compare import plot, table
 from trunkline.loadtest.compare.bound import best_speedup
 from trunkline.loadtest.compare.contest import Contest
-from trunkline.loadtest.compare.plan import TARGETS, Plan
-from trunkline.loadtest.fleet.fronts import PEERS, fronts
+from trunkline.loadtest.compare.plan import OURS, Plan
+from trunkline.loadtest.fleet.fronts import PEERS, Front, fronts
 from trunkline.shared.errors import ConfigError, TrunklineError
 
 _PLAN = Plan()
@@ -31,6 +31,7 @@ def compare(
     rounds: Annotated[int, typer.Option(min=1, help="Routers take turns; medians are shown.")] = _PLAN.rounds,
     seconds: Annotated[float, typer.Option(min=2.0, help="Of each run, beside its warm-up.")] = _PLAN.seconds,
     warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds of each run before that.")] = _PLAN.warm_up,
+    only: Annotated[str, typer.Option(help="Routers to compare, separated by commas. Default: all.")] = "",
     traffic: Annotated[
         str, typer.Option(help="More options of the locust profile; '' for the profile as it is.")
     ] = "--turns 8:24 --tool-share 0.3",
@@ -42,10 +43,10 @@ def compare(
     plan = Plan(agents, profile, time_scale, users, rounds, seconds, warm_up, seed=seed, traffic=_options(traffic))
     bound = best_speedup(plan.traffic, find_profile(profile))
     plot.check()
+    found = _chosen(fronts(peers), only)
     folder = _made(out)
-    found = fronts(peers)
-    absent = [front for front in found.values() if front.program is None]
-    missing = sum(target.front in {front.name for front in absent} for target in TARGETS if target.reuse)
+    there = {front.name for front in found.values() if front.program is not None}
+    missing = sum(target.front not in there for target in plan.open_targets)
     console = Console(width=180) if not sys.stdout.isatty() else Console()
     console.print(f"takes about {plan.estimate_s(missing) / 60:.0f} minutes; files go to {folder}", highlight=False)
     began = time.monotonic()
@@ -62,6 +63,15 @@ def compare(
     whole = {"plan": asdict(plan), "best_speedup": bound, **table.json_of(results)}
     (folder / "compare.json").write_text(json.dumps(whole, indent=1) + "\n")
     console.print(f"{folder}/compare.json, compare.png; {time.monotonic() - began:.0f} s", highlight=False)
+
+
+def _chosen(found: dict[str, Front], only: str) -> dict[str, Front]:
+    """Raises ConfigError for a name that no router has. Trunkline is always among them."""
+    names = [name.strip() for name in only.split(",") if name.strip()] or list(found)
+    for name in names:
+        if name not in found:
+            raise ConfigError(f"--only: {name!r} is none of {', '.join(found)}")
+    return {name: front for name, front in found.items() if name in names or name == OURS.front}
 
 
 def _options(text: str) -> dict[str, object]:

@@ -49,7 +49,7 @@ class Contest:
         self._model = f"emulated-{plan.profile}"
         self._running: dict[str, Service] = {}
         self._agents: list[Service] = []
-        self._runs = 0
+        self._texts = 0
         self.results = Results()
 
     def run(self) -> Results:
@@ -85,7 +85,7 @@ class Contest:
         self.results.missing.update({target: reason for target in TARGETS if target.front == front})
 
     def _present(self, targets: list[Target]) -> list[Target]:
-        return [target for target in targets if target not in self.results.missing]
+        return [target for target in targets if target.front in self._running and target not in self.results.missing]
 
     def _rounds(self, targets: list[Target], what: str, run: Callable[[Target], Outcome]) -> dict[Target, Outcome]:
         outcomes: dict[Target, list[Outcome]] = {}
@@ -104,31 +104,40 @@ class Contest:
         return {target: medians(found) for target, found in outcomes.items()}
 
     def _closed(self, target: Target) -> Outcome:
-        users = self._plan.users
-        return self._measure(target, {"users": users, "spawn-rate": users, "aged": users}, _STOP_S)
+        plan = self._plan
+        return self._load(self._running[target.front], self._users(target), plan.warm_up, plan.seconds)
 
     def _open(self, target: Target) -> Outcome:
-        options: dict[str, object] = {
-            "rate": self.results.rate,
-            "open-conversations": self._plan.users,
-            "aged": self._plan.users,
-        }
-        return self._measure(target, options, _OPEN_STOP_S)
+        """A closed loop goes before, so that the conversations do not all come to empty caches at once."""
+        plan, front = self._plan, self._running[target.front]
+        self._load(front, self._users(target), 0.0, plan.warm_up)
+        options = {"rate": self.results.rate, "open-conversations": plan.users, **self._conversations(target)}
+        return self._load(front, options, plan.settle_s, plan.seconds, stop_s=_OPEN_STOP_S, again=True)
 
-    def _measure(self, target: Target, options: dict[str, object], stop_s: float) -> Outcome:
-        plan = self._plan
-        more = {**plan.traffic, **options, "warm-up": plan.warm_up}
-        if not target.reuse:
-            more["no-reuse"] = True
-        return self._load(self._running[target.front], more, plan.warm_up + plan.seconds, stop_s)
+    def _users(self, target: Target) -> dict[str, object]:
+        return {"users": self._plan.users, "spawn-rate": self._plan.users, **self._conversations(target)}
 
-    def _load(self, front: Service, options: dict[str, object], seconds: float, stop_s: float) -> Outcome:
-        """Texts are new in each run, so that no run finds what another one has left in the caches."""
-        self._runs += 1
-        own = {"salt": f"run-{self._runs}", "seed": self._plan.seed, "model": self._model}
+    def _conversations(self, target: Target) -> dict[str, object]:
+        """Those under way, and whether what was sent before may be found again."""
+        options = {**self._plan.traffic, "aged": self._plan.users}
+        return options if target.reuse else {**options, "no-reuse": True}
+
+    def _load(
+        self,
+        front: Service,
+        options: dict[str, object],
+        warm_up: float,
+        seconds: float,
+        *,
+        stop_s: float = _STOP_S,
+        again: bool = False,
+    ) -> Outcome:
+        """Texts are new in each run, so that it does not find what another has left; `again`: those of the last run."""
+        self._texts += not again
+        own = {"salt": f"texts-{self._texts}", "seed": self._plan.seed, "model": self._model, "warm-up": warm_up}
         await_idle(agent.url for agent in self._agents)
         with Watch(self._agents, front) as watch:
-            summary = Traffic(front.url, seconds, stop_s, {**own, **options}).run(self._folder)
+            summary = Traffic(front.url, warm_up + seconds, stop_s, {**own, **options}).run(self._folder)
         self.results.summaries.append({"front": front.name, "options": {**own, **options}, **summary})
         return outcome(summary, watch, self._profile)
 
@@ -148,12 +157,13 @@ class Contest:
             "long-share": 0.0,
             "outputs": "8:32",
         }
-        single = self._load(self._agents[0], {**hot, "users": 32, "warm-up": plan.seconds / 3}, plan.seconds, _STOP_S)
+        # Few at once at first: together they would all compute the prefix.
+        slowly = {**hot, "users": 16, "spawn-rate": 4}
+        single = self._load(self._agents[0], slowly, plan.seconds / 2, plan.seconds)
         self.results.hot_rate = 2 * single.requests_s
         self._say(f"hot prefix: {self.results.hot_rate:.2f} requests/s, twice what one agent can do")
-        once = [(0, target) for target in self._present(plan.open_targets)]
-        for _, target in once:
+        for target in self._present(plan.open_targets):
             options = {**hot, "rate": self.results.hot_rate}
-            found = self._load(self._running[target.front], options, plan.seconds, _OPEN_STOP_S)
+            found = self._load(self._running[target.front], options, 0.0, plan.seconds, stop_s=_OPEN_STOP_S)
             self.results.hot[target] = found
             self._say(f"hot prefix, {target.name}: busiest agent {found.work_max_over_mean or 0:.2f} x the mean")

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 REUSE_OFF = "reuse off"
 
-_RUN_S = 9.0
+_RUN_S = 7.0
 """Of a run beside its time: locust's start, its last answers, the agents' return to rest."""
+_SETTLE_S = 3.0
 _START_S = 8.0
 """Of a router or the agents."""
 
@@ -44,12 +45,12 @@ class Plan:
     agents: int = 4
     profile: str = "llama-70b-4xh100"
     time_scale: float = 1.0
-    users: int = 100
+    users: int = 160
     rounds: int = 2
-    seconds: float = 12.0
+    seconds: float = 10.0
     """Of each run that count."""
-    warm_up: float = 8.0
-    """Of each run before that."""
+    warm_up: float = 12.0
+    """Of each run before that: the conversations under way come into the caches."""
     share: float = 0.8
     """Of the best peer's saturation: the rate in the open loop."""
     seed: int = 0
@@ -58,6 +59,11 @@ class Plan:
     hot_system: int = 4096
     hot_tail: int = 1024
     """The hot prefix: a prompt that 95 % share, and what follows it."""
+
+    @property
+    def settle_s(self) -> float:
+        """Of a run of the open loop before it counts, when its conversations are in the caches already."""
+        return min(_SETTLE_S, self.warm_up)
 
     @property
     def open_targets(self) -> list[Target]:
@@ -74,7 +80,11 @@ class Plan:
             yield from ((number, target) for target in targets[at:] + targets[:at] if target.reuse or not number)
 
     def estimate_s(self, missing: int) -> float:
-        """With so many targets that are not there."""
-        runs = self.rounds * 2 * (len(self.open_targets) - missing) + len(TARGETS) - len(self.open_targets)
-        hot = (len(self.open_targets) - missing + 1) * (self.seconds + _RUN_S)
-        return _START_S * (1 + len(self.open_targets)) + runs * (self.warm_up + self.seconds + _RUN_S) + hot
+        """With so many routers that are not there."""
+        present = len(self.open_targets) - missing
+        closed = (self.rounds * present + len(TARGETS) - len(self.open_targets)) * (
+            self.warm_up + self.seconds + _RUN_S
+        )
+        opened = self.rounds * present * (self.warm_up + self.settle_s + self.seconds + 2 * _RUN_S)
+        hot = (present + 1.5) * (self.seconds + _RUN_S)
+        return _START_S * (1 + present) + closed + opened + hot

@@ -52,9 +52,9 @@ def tables(results: Results) -> list[Table]:
     for target in TARGETS:
         if target in results.missing:
             whole.add_row(target.name, f"left out: {results.missing[target]}")
+        if (closed := results.closed.get(target)) is None:
             continue
         opened = results.open.get(target)
-        closed = results.closed[target]
         errors = closed.errors + (opened.errors if opened is not None else 0)
         unfinished = opened.unfinished if opened is not None else 0
         cells = [*_cells(_CLOSED, closed), *_cells(_OPEN, opened), f"{errors:.0f}", f"{unfinished:.0f}"]

@@ -18,7 +18,7 @@ from trunkline.loadtest.load.tally import Tally, counted
 from trunkline.loadtest.load.text import Writer
 
 Check = Callable[[Request, Answer], bool]
-"""Whether an answer is what it must be."""
+"""Whether an answer is what it must be, or the beginning of that for one that is not whole."""
 WRONG = "wrong answer"
 
 
@@ -68,15 +68,14 @@ class Run:
             self._idle.append(conversation)
 
     def count(self, request: Request, answer: Answer) -> None:
-        """Judges the answer, and counts it if it belongs to the window."""
-        checked = False
-        if self._check is not None and not answer.error and not answer.given_up:
-            checked = True
-            if not self._check(request, answer):
-                answer.error = WRONG
+        """Judges the answer, and counts it if it belongs to the window; a wrong one always."""
+        if self._check is not None and answer.text and not self._check(request, answer):
+            answer.error = WRONG
         if self._opens <= answer.due and (self._closed is None or answer.due <= self._closed):
-            self.tally.add(request, answer, checked=checked)
-        if self._opens <= answer.last and self._closed is None and not answer.error and not answer.given_up:
+            self.tally.add(request, answer, checked=self._check is not None)
+        elif answer.error == WRONG:
+            self.tally.errors[WRONG] += 1
+        if self._opens <= answer.last and self._closed is None and answer.whole:
             self.tally.ended.update(counted(answer))
 
     def refuse(self) -> None:

@@ -31,9 +31,14 @@ class Answer:
     output_tokens: int = 0
     node: str = ""
     text: str = ""
+    """What came of it, also of one that broke off."""
     error: str = ""
     """Kind of error; empty: a whole answer, or one that was given up."""
     given_up: bool = False
+
+    @property
+    def whole(self) -> bool:
+        return not self.error and not self.given_up
 
     @property
     def ttft(self) -> float:
@@ -50,14 +55,26 @@ def read(lines: Iterable[bytes], answer: Answer, clock: Callable[[], float], can
     With `cancel_after` it stops after so many chunks with text, and the answer is `given_up`.
     """
     texts: list[str] = []
-    whole = False
+    try:
+        whole = _collect(lines, texts, answer, clock, cancel_after)
+    finally:
+        answer.text = "".join(texts)
+    if not whole and not answer.given_up:
+        raise StreamBroken("broken stream")
+    if not texts and not answer.given_up:
+        raise StreamBroken("empty answer")
+
+
+def _collect(
+    lines: Iterable[bytes], texts: list[str], answer: Answer, clock: Callable[[], float], cancel_after: int | None
+) -> bool:
+    """Whether the stream has come to its end."""
     for line in lines:
         if not line.startswith(_DATA):
             continue
         data = line[len(_DATA) :].strip()
         if data == _DONE:
-            whole = True
-            break
+            return True
         text = _text(_event(data), answer)
         if text:
             now = clock()
@@ -70,11 +87,7 @@ def read(lines: Iterable[bytes], answer: Answer, clock: Callable[[], float], can
         if cancel_after is not None and len(texts) >= cancel_after:
             answer.given_up = True
             break
-    answer.text = "".join(texts)
-    if not whole and not answer.given_up:
-        raise StreamBroken("broken stream")
-    if not texts and not answer.given_up:
-        raise StreamBroken("empty answer")
+    return False
 
 
 def _event(data: bytes) -> dict[str, Any]:

@@ -39,7 +39,10 @@ def test_an_agents_answer_is_the_known_one_and_its_counters_tell_of_it(tmp_path:
     assert texts[0] == texts[1]
     assert check(request, Answer(0.0, text=texts[0]))
     assert not check(request, Answer(0.0, text=texts[0].replace(texts[0][0], "#")))
-    assert not check(request, Answer(0.0, text=texts[0][:-4]))
+    part = texts[0][:-4]
+    assert not check(request, Answer(0.0, text=part))
+    assert check(request, Answer(0.0, text=part, given_up=True)), "as far as it came"
+    assert not check(request, Answer(0.0, text=f"#{part}", given_up=True))
     assert now["cached_tokens_total"] > 0
     assert now.tiers() == ["device"]
     assert now.pages("device")["total"] == 300

@@ -36,13 +36,10 @@ def test_what_was_due_in_the_warm_up_does_not_count() -> None:
 def test_a_wrong_answer_is_an_error_and_what_was_given_up_is_none() -> None:
     run = made(check=lambda request, answer: answer.text == "yes")
     request = run.new_conversation().next()
-    for one in (
-        answer(run),
-        answer(run, text="no"),
-        answer(run, text="no", given_up=True),
-        answer(run, error="HTTP 503"),
-    ):
-        run.count(request, one)
+    run.count(request, answer(run))
+    run.count(request, answer(run, text="no"))
+    run.count(request, answer(run, given_up=True))
+    run.count(request, answer(run, text="", error="HTTP 503"))
     summary = run.summary()
     assert (summary["requests"], summary["checked"], summary["given_up"]) == (1, 1, 1)
     assert summary["errors"] == {WRONG: 1, "HTTP 503": 1}
@@ -82,3 +79,13 @@ def test_the_configuration_keeps_keys_to_itself() -> None:
     assert told["settings"]["api_keys"] == 2
     assert "secret" not in str(told)
     assert told["settings"]["turns"] == pytest.approx((2, 2))
+
+
+def test_a_wrong_answer_counts_whenever_it_came_and_however_much_of_it() -> None:
+    run = made(replace(SETTINGS, warm_up=5.0), check=lambda request, answer: answer.text.startswith("y"))
+    request = run.new_conversation().next()
+    run.count(request, answer(run, due=1.0, text="no"))
+    run.count(request, answer(run, due=6.0, text="n", error="broken stream"))
+    run.count(request, answer(run, due=6.0, text="y", error="broken stream"))
+    run.count(request, answer(run, due=6.0, text="", error="HTTP 503"))
+    assert run.summary()["errors"] == {WRONG: 2, "broken stream": 1, "HTTP 503": 1}
