@@ -21,10 +21,13 @@ class Chain:
     hang on, and what is known of the request. `holder` too, when asking it again is of no use.
     """
 
-    __slots__ = ("_seed", "below", "entries", "holder", "keys", "namespace", "skipped", "texts", "tokens", "visit")
+    __slots__ = (
+        *("_seed", "below", "entries", "holder", "keys", "namespace", "offered", "skipped", "texts", "tokens", "visit"),
+    )
 
-    def __init__(self, namespace: Namespace, tokens: Sequence[int], holder: str = "") -> None:
+    def __init__(self, namespace: Namespace, tokens: Sequence[int], holder: str = "", offered: int = 0) -> None:
         """`holder`: the node to ask for pages that are not here, by the address of its control channel; "": none.
+        `offered`: how many of the chain's pages it is said to have.
 
         Raises OverflowError for a token id that is not an int32.
         """
@@ -37,7 +40,7 @@ class Chain:
         self.skipped: list[Entry] = []
         self.texts: dict[int, list[tuple[int, int]]] = {}
         self.visit: Visit | None = None
-        self.holder = holder
+        self.holder, self.offered = holder, offered
 
     @property
     def used(self) -> int:

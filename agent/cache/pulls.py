@@ -116,7 +116,8 @@ class Pulls:
                 pull.readers += 1
                 return Share(pull, first - pull.first, shared)
         # The last token is computed in any case. And what is pulled needs its room in the host.
-        count = min((len(chain.tokens) - 1) // PAGE_TOKENS - first, self._host.pool.total // 2)
+        last = min((len(chain.tokens) - 1) // PAGE_TOKENS, chain.offered)
+        count = min(last - first, self._host.pool.total // 2)
         speed = self._speeds.get(chain.holder)
         slow = speed is not None and speed.seconds_per_page() > compute_s
         if count <= 0 or slow or len(self._active) + len(self._ending) >= MOST_PULLS:

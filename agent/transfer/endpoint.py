@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import secrets
 import socket
 from dataclasses import replace
+
+import msgspec
 
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.listen import listen
@@ -32,9 +35,10 @@ class TransferEndpoint:
 
         Raises ConfigError for a port that is taken and for files that cannot be used.
         """
-        self.lending = Lending(memory, settings, secret, identity.offer.epoch) if memory else None
+        key = secrets.token_hex(16) if settings.tls else ""
+        self.lending = Lending(memory, settings, key or secret, identity.offer.epoch) if memory else None
         if self.lending is not None:
-            identity = replace(identity, offer=self.lending.offer)
+            identity = replace(identity, offer=msgspec.structs.replace(self.lending.offer, key=key))
         serving, asking = settings.tls.contexts() if settings.tls else (None, None)
         self.server = TransferServer(identity, lender, secret, serving)
         self.client = TransferClient(identity, secret, asking)

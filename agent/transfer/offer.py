@@ -15,6 +15,8 @@ class Offer(msgspec.Struct, frozen=True):
     """host:port of its pages; "": not offered."""
     shm: str = ""
     """Abstract socket that hands out its memory, of use on the same machine alone; "": not offered."""
+    key: str = ""
+    """Secret of the connections for pages, where TLS says who may know it; "": it is the cluster's."""
 
     def at(self, host: str) -> "Offer":
         """As who has asked at `host` reaches it: an unspecified host is that one."""

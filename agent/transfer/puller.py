@@ -112,7 +112,7 @@ class Puller:
         with self._lock:
             link = self._links.get(offer)
             if link is None:
-                link = self._links[offer] = Link(offer, self._own, self._secret, self.failures)
+                link = self._links[offer] = Link(offer, self._own, offer.key or self._secret, self.failures)
             self._links.move_to_end(offer)
             old = self._links.popitem(last=False)[1] if len(self._links) > MOST_LINKS else None
             closed = self._closed

@@ -87,9 +87,9 @@ class Reader(Node):
         self.cache._migration._clock = lambda: self.now  # type: ignore[union-attr]
         self.pulls = self.cache._migration.pulls  # type: ignore[union-attr]
 
-    def pull(self, *blocks: int) -> Fetch | None:
+    def pull(self, *blocks: int, offered: int = 1000) -> Fetch | None:
         chain = chain_of(*blocks)
-        chain.holder = HOLDER
+        chain.holder, chain.offered = HOLDER, offered
         pages = self.cache.match(chain)
         self.cache.begin(chain)
         self.cache.release(pages, used=False)
@@ -120,6 +120,18 @@ def test_what_another_node_holds_comes_and_is_verified_by_use() -> None:
     node.compute(1, 2, 3, 4)
     assert fetch.came == 4
     assert node.pulls.counters().pages == 4
+    assert node.is_clean()
+
+
+def test_no_more_is_asked_for_than_the_holder_is_said_to_have() -> None:
+    node = Reader()
+    fetch = node.pull(1, 2, 3, 4, offered=3)
+    assert fetch is not None
+    assert [len(wanted.keys) for wanted, _ in node.holder.asked] == [3]
+    node.holder.answer()
+    node.wait(fetch)
+    node.compute(1, 2, 3)
+    assert node.pull(1, 2, 3, 4, offered=3) is None
     assert node.is_clean()
 
 

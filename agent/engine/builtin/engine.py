@@ -92,8 +92,8 @@ class BuiltinEngine(Engine):
             raise self._full()
         now = time.monotonic()
         deadline = now + self.limits.timeout_s if generation.deadline is None else generation.deadline
-        holder = generation.pull_from.address if generation.pull_from else ""
-        chain = Chain(self.model.namespace.salted(generation.salt), generation.tokens, holder)
+        holder, held = generation.pull_from or ("", 0)
+        chain = Chain(self.model.namespace.salted(generation.salt), generation.tokens, holder, held // PAGE_TOKENS)
         sequence = Sequence(generation, chain, now, deadline)
         stream = self._streams[sequence] = _Stream(sequence, self._streams)
         try:

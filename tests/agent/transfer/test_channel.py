@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import struct
-import subprocess
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.agent.tiers import NAMESPACE
+from tests.agent.transfer.certificates import certificates
 from tests.agent.transfer.holding import SECRET, HoldingNode, holding, question, reading
 from tests.agent.transfer.proxies import Proxy
 from trunkline.agent.transfer import client as client_module
@@ -23,7 +23,6 @@ from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.messages import HEAD, Challenge, Hello, Kind, Welcome
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.proof import proof
-from trunkline.agent.transfer.settings import TlsFiles
 from trunkline.kernels.core import encode_located
 
 TIMEOUT_S = 10.0
@@ -450,22 +449,6 @@ def test_old_holders_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
             await given_back(holder)
 
     run(main())
-
-
-def certificates(folder: Path, authority: str) -> TlsFiles:
-    """Made by `openssl`."""
-    here = folder / authority
-    here.mkdir()
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=here)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", f"/CN={authority}", "-days", "2")
-    openssl("req", *new, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=node")
-    sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-    openssl("x509", "-req", "-in", "node.csr", *sign, "-out", "node.pem", "-days", "2")
-    return TlsFiles(here / "node.pem", here / "node.key", here / "ca.pem")
 
 
 def test_with_certificates_both_sides_must_show_one_of_the_cluster(tmp_path: Path) -> None:

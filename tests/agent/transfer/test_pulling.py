@@ -8,19 +8,24 @@ import contextlib
 import socket
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.agent.test_emulated_engine import FAST, Running
 from tests.agent.toy_engine import collect, ids
+from tests.agent.transfer.certificates import certificates
 from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
 from trunkline.agent.engine.emulated.answer import expected
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.transfer import lending
 from trunkline.agent.transfer.endpoint import TransferEndpoint
+from trunkline.agent.transfer.errors import TransferError
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity
-from trunkline.agent.transfer.settings import TransferSettings
+from trunkline.agent.transfer.settings import TlsFiles, TransferSettings
+from trunkline.agent.transfer.shm import ShmBackend
+from trunkline.agent.transfer.tcp import TcpBackend
 from trunkline.shared.pull import PullFrom
 
 PROMPT = list(range(1000, 1400))
@@ -30,18 +35,20 @@ SECRET = "a secret of the tests"
 class Node:
     """An engine that lends and pulls."""
 
-    def __init__(self, number: int, pages: int, host_pages: int) -> None:
+    def __init__(self, number: int, pages: int, host_pages: int, tls: TlsFiles | None = None) -> None:
         settings = AgentSettings(
             FAST, "m", f"node-{number}", pages=pages, host_bytes=host_pages * 4096, limits=EngineLimits(max_running=8)
         )
         self.running = Running(FAST, settings)
         self.engine = self.running.engine
         self._number = number
+        self._tls = tls
 
     async def start(self) -> None:
         await self.engine.start()
         identity = Identity(f"node-{self._number}", self.engine.model.namespace, Offer(self._number, 512))
-        self.endpoint = TransferEndpoint(identity, self.engine.lender, self.engine.memory, TransferSettings(), SECRET)
+        settings, secret = TransferSettings(tls=self._tls), None if self._tls else SECRET
+        self.endpoint = TransferEndpoint(identity, self.engine.lender, self.engine.memory, settings, secret)
         await self.endpoint.start()
         assert self.endpoint.puller is not None
         self.engine.read_from(self.endpoint.puller)
@@ -74,8 +81,10 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def nodes(count: int = 2, pages: int = 100, host_pages: int = 100) -> AsyncIterator[list[Node]]:
-    made = [Node(number, pages, host_pages) for number in range(count)]
+async def nodes(
+    count: int = 2, pages: int = 100, host_pages: int = 100, tls: TlsFiles | None = None
+) -> AsyncIterator[list[Node]]:
+    made = [Node(number, pages, host_pages, tls) for number in range(count)]
     for node in made:
         await node.start()
     try:
@@ -112,6 +121,22 @@ def test_a_prefix_that_another_node_holds_is_pulled(way: str) -> None:
             assert await reader.answer([*PROMPT, 10]) == 400, "they are its own now"
             [link] = reader.endpoint.puller.links()  # type: ignore[union-attr]
             assert [one.name for one in link.ways if one.backend is not None] == ["tcp"], "pages of the device"
+
+    asyncio.run(main())
+
+
+def test_nodes_that_show_certificates_need_no_secret(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        async with nodes(pages=40, tls=certificates(tmp_path, "cluster")) as (holder, reader):
+            for start in (1000, 2000, 3000):
+                await holder.answer(list(range(start, start + 400)))
+            assert await reader.answer([*PROMPT, 7], holder.address) == 400
+            [link] = reader.endpoint.puller.links()  # type: ignore[union-attr]
+            assert link.offer.key
+            own = reader.engine.memory.host.slots  # type: ignore[union-attr]
+            for kind in (ShmBackend, TcpBackend) if link.offer.shm else (TcpBackend,):
+                with pytest.raises(TransferError, match="closed early"):
+                    await asyncio.to_thread(kind, link.offer, own, None)
 
     asyncio.run(main())
 

@@ -1,0 +1,22 @@
+"""Authorities and the certificates that they sign."""
+
+import subprocess
+from pathlib import Path
+
+from trunkline.agent.transfer.settings import TlsFiles
+
+
+def certificates(folder: Path, authority: str) -> TlsFiles:
+    """Made by `openssl`."""
+    here = folder / authority
+    here.mkdir()
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=here)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", f"/CN={authority}", "-days", "2")
+    openssl("req", *new, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=node")
+    sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    openssl("x509", "-req", "-in", "node.csr", *sign, "-out", "node.pem", "-days", "2")
+    return TlsFiles(here / "node.pem", here / "node.key", here / "ca.pem")
