@@ -81,6 +81,9 @@ def agent(
     ] = None,
     disk_size: Annotated[str, typer.Option(help="Room that --disk-cache takes.")] = "4GiB",
     disk_write_rate: Annotated[str, typer.Option(help="Bytes per second written to it, at most.")] = "512MiB",
+    disk_ttl: Annotated[
+        float, typer.Option(min=0, help="Seconds after their last use that pages stay there. 0: as long as they fit.")
+    ] = 0.0,
     context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and output. 0: the model's.")] = 0,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Compute threads. 0: one per core.")] = 0,
     max_running: Annotated[
@@ -149,7 +152,7 @@ def agent(
         replay_port=replay_port,
         kv_bytes=parse_bytes(kv_memory or _KV_MEMORY, "--kv-memory"),
         pages=pages or None,
-        disk=_disk(disk_cache, disk_size, disk_write_rate),
+        disk=_disk(disk_cache, disk_size, disk_write_rate, disk_ttl),
         host_bytes=0 if host_memory == "0" else parse_bytes(host_memory, "--host-memory"),
         context=context or None,
         threads=threads or None,
@@ -186,11 +189,11 @@ def _emulation(
     )
 
 
-def _disk(folder: Path | None, size: str, write_rate: str) -> DiskSettings | None:
+def _disk(folder: Path | None, size: str, write_rate: str, ttl_s: float) -> DiskSettings | None:
     if folder is None:
         return None
     rate = parse_bytes(write_rate, "--disk-write-rate")
-    return DiskSettings(folder, parse_bytes(size, "--disk-size"), float(rate))
+    return DiskSettings(folder, parse_bytes(size, "--disk-size"), float(rate), ttl_s or None)
 
 
 def _advertised(url: str | None, listener: socket.socket) -> str:

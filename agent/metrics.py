@@ -81,6 +81,7 @@ def _of_status(status: EngineStatus) -> Iterator[Metric]:
     yield _counter("failed_checks", "Idle checks that found pages unaccounted for", status.failed_checks)
     yield _counter("late_seconds", "Time by which an emulated engine's steps ended late, summed", status.late_s)
     yield from _of_tiers(status.tiers)
+    yield from _of_eviction(status.tiers)
 
 
 def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
@@ -111,6 +112,22 @@ def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
         lost.add_metric((reason,), pulls.bad.get(reason, 0))
     yield lost
     yield _counter("urgent_pages", "Pages copied downwards while a request waited for room", tiers.urgent_pages)
+
+
+def _of_eviction(tiers: TierCounters) -> Iterator[Metric]:
+    gone = CounterMetricFamily("trunkline_agent_evicted_pages", "Pages that left a tier", labels=("tier", "reason"))
+    for where, count in tiers.gone.items():
+        gone.add_metric(where, count)
+    learned = GaugeMetricFamily("trunkline_agent_eviction_learned", "1: the learned order leads", labels=("tier",))
+    for tier, leads in tiers.learned.items():
+        learned.add_metric((tier,), float(leads))
+    least = GaugeMetricFamily("trunkline_agent_admission_pages", "Of the shortest segment admitted", labels=("tier",))
+    for tier, pages in tiers.least_pages.items():
+        least.add_metric((tier,), pages)
+    yield from (gone, learned, least)
+    yield _gauge("pinned_pages", "Pages that are pinned, there or not", tiers.pinned_pages)
+    yield _gauge("core_pages", "Pages of the beginning that nearly all requests share", tiers.core_pages)
+    yield _gauge("protected_pages", "Pages that stay while others can go, there or not", tiers.protected_pages)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

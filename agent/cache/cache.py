@@ -12,6 +12,7 @@ import logging
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -128,7 +129,7 @@ class PageCache:
     def turn(self) -> None:
         """Between steps: takes over what was moved, and moves what should be. Never waits."""
         if self._migration is not None:
-            self._migration.turn()
+            self._migration.turn(self.prefill_rate)
             self._catalog.flush()
 
     def on_landed(self, wake: Callable[[], None]) -> None:
@@ -229,11 +230,6 @@ class PageCache:
         """Pages that may be pinned."""
         return self._visits.protected.most
 
-    @property
-    def protected_pages(self) -> int:
-        """Pages that are pinned, core or waited for, whether they are there or not."""
-        return len(self._visits.protected)
-
     def release(self, pages: Iterable[int], *, used: bool = True) -> None:
         """One reference less to each. Committed pages stay, evictable once nobody holds them; private ones are freed.
 
@@ -315,7 +311,16 @@ class PageCache:
 
     def counters(self) -> TierCounters:
         """What moved between tiers, ever."""
-        return self._migration.counters() if self._migration else TierCounters()
+        counters = self._migration.counters() if self._migration else TierCounters()
+        protected = self._visits.protected
+        return replace(
+            counters,
+            gone={(tier.name.lower(), str(reason)): pages for (tier, reason), pages in self._catalog.gone.items()},
+            learned={tier.name.lower(): duel.learned for tier, duel in self._visits.duels.items()},
+            pinned_pages=len(protected.pinned),
+            core_pages=len(protected.core.keys),
+            protected_pages=len(protected),
+        )
 
     def check(self) -> None:
         """Counts everything anew. Raises RuntimeError with the first thing that does not add up."""

@@ -1,5 +1,8 @@
 """Every page that is in some tier, by key, and what routers are told of it."""
 
+from collections import Counter
+from enum import StrEnum
+
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.eviction import M
@@ -10,11 +13,28 @@ from trunkline.agent.cache.texts import TextKeys
 from trunkline.shared.names import PAGE_TOKENS, Tier
 
 
+class Reason(StrEnum):
+    """Why a page left a tier."""
+
+    ROOM = "room"
+    """Others needed it."""
+    COPIED = "copied"
+    """To have room: it is in the tier below."""
+    SHORT = "short"
+    """To have room, and its segment was too short to be worth its bytes in the tier below."""
+    EXPIRED = "expired"
+    """Nobody used it for too long."""
+    DAMAGED = "damaged"
+    """It, or a page before it, is not what it should be."""
+
+
 class Catalog:
     """Used from the engine thread only. The set of keys in it is prefix-closed, and so is what has been published."""
 
     def __init__(self, sink: SummarySink) -> None:
         self.entries: dict[int, Entry] = {}
+        self.gone: Counter[tuple[Tier, Reason]] = Counter()
+        """Pages that left a tier, ever."""
         self._publisher = Publisher(sink)
         self.texts = TextKeys(self._publisher)
         self.flush = self._publisher.flush
@@ -60,12 +80,14 @@ class Catalog:
     def evict(self, level: Level[M], count: int) -> bool:
         """Lets the next `count` pages of a tier go, or none at all."""
         evicted = level.evict(count)
+        self.gone[level.tier, Reason.ROOM] += len(evicted or ())
         for member in evicted or ():
             self.changed(level.entry_of(member))
         return evicted is not None
 
-    def remove(self, level: Level[M], member: M) -> None:
+    def remove(self, level: Level[M], member: M, reason: Reason) -> None:
         """Lets this page of a tier go; it may go."""
+        self.gone[level.tier, reason] += 1
         level.remove(member)
         self.changed(level.entry_of(member))
 

@@ -53,3 +53,14 @@ class TierCounters:
     """Whether memory has taken the disk's place."""
     disk_failures: int = 0
     pulls: PullCounters = field(default_factory=PullCounters)
+    gone: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Pages that left a tier, by its name and the reason."""
+    learned: dict[str, bool] = field(default_factory=dict)
+    """By tier, whether the learned order decides who goes, and not least recently used first."""
+    least_pages: dict[str, float] = field(default_factory=dict)
+    """By lower tier, pages that a segment must have to be copied there; infinite: none is."""
+    pinned_pages: int = 0
+    core_pages: int = 0
+    """Of the beginning that nearly all requests share."""
+    protected_pages: int = 0
+    """Pinned, core or waited for. All three whether they are there or not."""

@@ -4,8 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.catalog import Catalog, Reason
 from trunkline.agent.cache.entry import Copy, Entry
+from trunkline.agent.cache.expiry import Expiry
 from trunkline.agent.cache.lane import Move
 from trunkline.agent.cache.level import LowerLevel
 from trunkline.agent.cache.lower import DiskBacking, LowerTiers, Store
@@ -50,6 +51,8 @@ class DiskTier:
         self._wake: Callable[[], None] = lambda: None
         self._bad: set[Entry] = set()
         self._retry_at = 0.0
+        ttl_s = disk.settings.ttl_s
+        self._expiry = Expiry(catalog, visits, ttl_s, clock) if ttl_s is not None else None
         self._use(disk.store)
         self._restore()
 
@@ -81,6 +84,8 @@ class DiskTier:
         if self._bad:
             self._drop_bad()
         self._go_on_restoring()
+        if self._expiry is not None:
+            self._expiry.turn(self.level)
         self.offload.turn()
 
     def close(self, timeout: float) -> bool:
@@ -199,7 +204,7 @@ class DiskTier:
         for copy in doomed:
             if self.level.may_go(copy):
                 self._bad.discard(copy.entry)
-                self._catalog.remove(self.level, copy)
+                self._catalog.remove(self.level, copy, Reason.DAMAGED)
                 self.dropped += 1
         if not doomed:
             self._bad.clear()

@@ -45,6 +45,23 @@ class EvictionOrder(Generic[M]):
         self._put_back(taken)
         return taken
 
+    def unused_since(self, visit: int, count: int) -> list[M]:
+        """At most `count` that may go and are not protected, last used by that visit or before it. Changes nothing."""
+        unused: list[M] = []
+        seen: list[M] = []
+        while len(unused) < count and (page := self._visits.heat.take_oldest(self._tier)) is not None:
+            member = self._resident[page]
+            if member is None or not self.is_idle_leaf(member):
+                continue
+            seen.append(member)
+            if member.used > visit:
+                break
+            if member.key not in self._visits.protected:
+                unused.append(member)
+        for member in seen:
+            self.add(member)
+        return unused
+
     def is_idle_leaf(self, member: M) -> bool:
         """Whether it may go now."""
         return member.children == 0 and self._pool.references(member.page) == 1

@@ -98,6 +98,10 @@ class Level(ABC, Generic[M]):
         """The next to go, at most `count`, children before parents. Changes nothing."""
         return self._order.following(min(count, self.idle))
 
+    def unused_since(self, visit: int, count: int) -> list[M]:
+        """At most `count` that may go and are not protected, last used by that visit or before it. Changes nothing."""
+        return self._order.unused_since(visit, count)
+
     def may_go(self, member: M) -> bool:
         """Whether the member could be let go right now."""
         return member.page != GONE and self._order.is_idle_leaf(member)

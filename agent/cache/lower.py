@@ -33,7 +33,7 @@ class DiskBacking:
     def __init__(self, settings: DiskSettings, namespace: Namespace, host: HostMemory) -> None:
         """Raises ConfigError."""
         self.folder = settings.folder
-        self._settings, self._namespace, self._host = settings, namespace, host
+        self.settings, self._namespace, self._host = settings, namespace, host
         self._closed = False
         self.store = self._open()
 
@@ -58,7 +58,7 @@ class DiskBacking:
             self.store.close()
 
     def _open(self) -> DiskStore:
-        settings = self._settings
+        settings = self.settings
         return DiskStore(settings.folder, self._namespace, self._host, settings.size, settings.write_rate)
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from trunkline.agent.cache.admission import Admission
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.choices import Choices
@@ -50,6 +51,7 @@ class Migration:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._choices = Choices()
+        self._admission = Admission()
         self._clock = clock
         self._device = device
         self._memory = lower.host
@@ -77,8 +79,13 @@ class Migration:
     def moving(self) -> bool:
         return self.pulls.moving or any(route.lane.moves for route in self._routes)
 
-    def turn(self) -> None:
-        """Flips what has landed, and keeps room. Never waits."""
+    def turn(self, prefill_rate: float) -> None:
+        """Flips what has landed, and keeps room. Never waits. `prefill_rate`: tokens per second; 0: not known yet."""
+        computes_s, page_s = _page_s(prefill_rate), self._up.speed.seconds_per_page()
+        self._offload.least = self._admission.least(page_s, computes_s)
+        if self._disk is not None:
+            from_disk_s = page_s + self._disk.up.speed.seconds_per_page()
+            self._disk.offload.least = self._admission.least(from_disk_s, computes_s)
         while self._up.land():
             pass
         while self._down.land():
@@ -178,9 +185,11 @@ class Migration:
             wrong_skips=choices.wrong_skips,
             urgent_pages=self._offload.urgent,
             pulls=self.pulls.counters(),
+            least_pages={"host": self._offload.least},
         )
         if (disk := self._disk) is None:
             return counters
+        counters.least_pages["disk"] = disk.offload.least
         return replace(counters, dropped_pages=disk.dropped, disk_failed=disk.failed, disk_failures=disk.failures)
 
     def clear(self) -> None:
@@ -210,6 +219,8 @@ class Migration:
         """Waiting for it has ended."""
         if fetch.share is None:
             self._choices.waited(fetch, late=late)
+            if not late:
+                self._admission.waited(fetch.came, fetch.seconds, self._up.speed.last_s)
         self.abandon(fetch)
 
     def _advance(self, fetch: Fetch) -> None:

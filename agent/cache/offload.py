@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterable
 
-from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.admission import reaches
+from trunkline.agent.cache.catalog import Catalog, Reason
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.route import Route
 
@@ -27,6 +28,8 @@ class Offload:
         self._room = max(math.ceil(total * (1.0 - mark)), min(burst, total // 3))
         self._clock = clock
         self._retry_at = 0.0
+        self.least = 0.0
+        """Pages that a segment must have to be worth its bytes below; see `admission.py`."""
         self.urgent = 0
         """Pages that were copied while somebody waited for their room, ever."""
 
@@ -36,11 +39,16 @@ class Offload:
         short = self._room - upper.pool.free - upper.pool.in_flight
         if short <= 0 or self._route.lane.moves or self._clock() < self._retry_at:
             return
-        following = upper.following(short)
-        for member in following:
-            if upper.may_go(member) and lower.copy_of(upper.entry_of(member)) is not None:
-                self._catalog.remove(upper, member)
-        sending = self._missing(upper.entry_of(member) for member in following)
+        sending: list[Entry] = []
+        for member in upper.following(short):
+            entry, may_go = upper.entry_of(member), upper.may_go(member)
+            if may_go and lower.copy_of(entry) is not None:
+                self._catalog.remove(upper, member, Reason.COPIED)
+            elif may_go and not reaches(member, self.least):
+                self._catalog.remove(upper, member, Reason.SHORT)
+            else:
+                sending.append(entry)
+        sending = self._missing(sending)
         if sending and not self._route.send(sending):
             self._retry_at = self._clock() + RETRY_S
 
@@ -48,7 +56,8 @@ class Offload:
         """The next `count` pages are about to go: copies those that are in the upper tier alone, and waits for it.
         Rare, and better than to compute them again: when more is taken at once than the mark keeps free."""
         upper = self._route.source
-        missing = self._missing(upper.entry_of(member) for member in upper.following(count))
+        following = upper.following(count)
+        missing = self._missing(upper.entry_of(member) for member in following if reaches(member, self.least))
         self.urgent += len(missing)
         self._route.carry(missing)
 

@@ -96,7 +96,7 @@ class Visits:
             uses = last.uses + 1 if last is not None else 1
             levels = (_TRUNK + min(uses, _TURNS - 1), _GAP + _scale(gap), _LENGTH + _scale(found))
             trunk = self._open(keys[found - 1], levels, 2 + bisect_right(_TRUNK_GAPS, gap), 0, uses)
-        return Visit(keys[-1], len(keys), found, trunk, len(keys) - depth, turn, gap, self.heat.now - 1)
+        return Visit(keys[-1], len(keys), found, trunk, len(keys) - depth, turn, gap, self.latest())
 
     def end(self, visit: Visit, keys: Sequence[int], reply_tokens: int) -> int:
         """The request for these pages is done. The number of its visit to those that it added, or else to the trunk."""
@@ -118,6 +118,10 @@ class Visits:
     def blank(self) -> int:
         """The number of a visit of which nothing is known but when it was: now."""
         return self.heat.visit(())
+
+    def latest(self) -> int:
+        """The number of the last visit."""
+        return self.heat.now - 1
 
     def before(self, rank: int) -> int:
         """For pages from before the start, the last used of which has rank 0."""

@@ -78,4 +78,4 @@ def test_what_a_waiting_request_has_found_stays_until_it_has_left() -> None:
     assert len(cache.allocate(2) or ()) == 2
     assert list(sink.resident) == waiting.keys
     cache.leave(waiting)
-    assert cache.protected_pages == 0
+    assert cache.counters().protected_pages == 0

@@ -13,3 +13,5 @@ class DiskSettings:
     """Bytes."""
     write_rate: float
     """Bytes per second, at most."""
+    ttl_s: float | None = None
+    """Pages that nobody used for so long are let go; None: as long as there is room, they stay."""
