@@ -5,34 +5,17 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 from trunkline.agent.transfer import messages
-from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.connection import ClientCounters, Connection, Holder, Located, Question
 from trunkline.agent.transfer.errors import FrameError, PeerLost, PeerRefused
-from trunkline.agent.transfer.messages import (
-    HEAD,
-    Answer,
-    Challenge,
-    Frame,
-    Hello,
-    Kind,
-    Locate,
-    Refused,
-    Welcome,
-)
-from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.messages import Challenge, Hello, Kind, Refused, Welcome
 from trunkline.agent.transfer.proof import NONCE_BYTES, agrees, proof
 from trunkline.agent.transfer.server import Identity
-from trunkline.kernels.core import MAX_CHAIN_PAGES
-from trunkline.shared.namespace import Namespace
 
 CONNECT_S = 2.0
 """To connect and to be let in."""
-LEASE_S = 30.0
-"""Asked for; a holder may give less."""
 FIRST_REST_S, LONGEST_REST_S = 0.5, 30.0
 """A holder that failed is not tried again for so long, doubling."""
 MAX_HOLDERS = 256
@@ -40,62 +23,6 @@ READ_BYTES = 1 << 20
 """Of an answer that are taken at a time: token ids are megabytes."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Where are the pages `first .. count` of a chain? `keys` and `tokens` (packed i32) are of the whole chain."""
-
-    namespace: Namespace
-    """With its salt."""
-    keys: Sequence[int]
-    tokens: bytes
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Whom a connection leads to."""
-
-    node: str
-    offer: Offer
-
-
-class Located:
-    """Pages that may be read until `release`. Their token ids are the reader's."""
-
-    def __init__(self, connection: "_Connection", number: int, answer: Answer, until: float) -> None:
-        self.holder = connection.holder
-        self.first = answer.first
-        self.held = answer.held
-        """Pages of the chain that the holder has; those that it did not lend may be asked for again."""
-        self.descriptors: Descriptors = answer.descriptors
-        """Of the pages from `first` on; tier NOT_LENT where one is not lent."""
-        self.until = until
-        """`time.monotonic()` at which the lease ends, or before."""
-        self._connection = connection
-        self._number = number
-
-    @property
-    def valid(self) -> bool:
-        """Whether the lease may still last: without its connection it has ended."""
-        return self._connection.alive and time.monotonic() < self.until
-
-    def release(self) -> None:
-        """Gives the pages back. Idempotent; does not wait."""
-        self._connection.release(self._number)
-
-
-@dataclass(slots=True)
-class ClientCounters:
-    """Since the start."""
-
-    questions: int = 0
-    located_pages: int = 0
-    false_pages: int = 0
-    """Described by holders, but of other token ids."""
-    failures: int = 0
 
 
 class TransferClient:
@@ -148,14 +75,14 @@ class TransferClient:
                 await self._contacts.pop(next(iter(self._contacts))).close()
         return contact
 
-    async def _connect(self, contact: "_Contact") -> "_Connection":
+    async def _connect(self, contact: "_Contact") -> Connection:
         async with contact.opening:
             if contact.connection is not None and contact.connection.alive:
                 return contact.connection
             contact.connection = await self._open(contact.address)
             return contact.connection
 
-    async def _open(self, address: str) -> "_Connection":
+    async def _open(self, address: str) -> Connection:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -171,7 +98,7 @@ class TransferClient:
         except (OSError, EOFError, ValueError, OverflowError, TimeoutError) as error:
             raise PeerLost(f"cannot be reached: {str(error) or type(error).__name__}") from None
         log.info("transfer: reads from %s at %s", holder.node, address)
-        return _Connection(address, holder, reader, writer, self.counters)
+        return Connection(address, holder, reader, writer, self.counters)
 
     async def _introduce(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Holder:
         frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
@@ -205,7 +132,7 @@ class _Contact:
 
     address: str
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    connection: "_Connection | None" = None
+    connection: Connection | None = None
     rests_until: float = 0.0
     """After it failed; asked again only then."""
     rest_s: float = 0.0
@@ -213,89 +140,3 @@ class _Contact:
     async def close(self) -> None:
         if self.connection is not None:
             await self.connection.close()
-
-
-class _Connection:
-    """Questions under way on one connection, and the task that reads their answers."""
-
-    def __init__(
-        self,
-        address: str,
-        holder: Holder,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        counters: ClientCounters,
-    ) -> None:
-        self.holder = holder
-        self._reader = reader
-        self._writer = writer
-        self._counters = counters
-        self._numbers = count(1)
-        self._waiting: dict[int, asyncio.Future[Frame]] = {}
-        self._most = 0
-        """Bytes of the longest answer that any question under way may have."""
-        self._task = asyncio.create_task(self._read(), name=f"transfer {address}")
-
-    @property
-    def alive(self) -> bool:
-        return not self._task.done()
-
-    async def locate(self, question: Question, wait_s: float) -> Located:
-        """Raises PeerLost, FrameError."""
-        number = next(self._numbers) & 0xFFFF_FFFF
-        first, last = question.first, min(question.count, MAX_CHAIN_PAGES)
-        rungs = messages.rungs(question.keys, last)
-        body = Locate(messages.digest(question.namespace), first, last, wait_s, LEASE_S, rungs).encode()
-        answered: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answered
-        self._most = max(self._most, messages.most_bytes(last))
-        try:
-            self._writer.writelines((HEAD.pack(len(body), Kind.LOCATE, number), body))
-            asked = time.monotonic()
-            frame = await answered
-            answer = await asyncio.to_thread(Answer.decode, frame.body, question.tokens)
-        except asyncio.CancelledError:
-            self.release(number)  # Nobody will read what the holder lends.
-            raise
-        finally:
-            del self._waiting[number]
-        if answer.epoch != self.holder.offer.epoch or (len(answer.descriptors) and answer.first != first):
-            raise FrameError("answers as another incarnation, or another question")
-        if answer.false:
-            self._counters.false_pages += answer.false
-            log.warning("transfer: %s has %d pages of other token ids", self.holder.node, answer.false)
-        return Located(self, number, answer, asked + answer.lease_s)
-
-    def release(self, number: int) -> None:
-        """Once for each question."""
-        if self.alive:
-            self._writer.write(HEAD.pack(0, Kind.RELEASE, number))
-
-    def abort(self) -> None:
-        """Ends at once. Does not wait."""
-        self._writer.transport.abort()
-        self._task.cancel()
-
-    async def close(self) -> None:
-        self.abort()
-        await asyncio.wait([self._task])
-
-    async def _read(self) -> None:
-        error: Exception = PeerLost("has ended the connection")
-        try:
-            while True:
-                frame = await messages.read_frame(self._reader, max(self._most, messages.MAX_CONTROL_BYTES))
-                answered = self._waiting.get(frame.number)
-                if frame.kind != Kind.LOCATED:
-                    raise FrameError(f"sends a frame of kind {frame.kind} where answers are due")
-                if answered is not None and not answered.done():
-                    answered.set_result(frame)
-        except FrameError as bad:
-            error = bad
-        except (OSError, EOFError):
-            pass
-        finally:
-            self._writer.transport.abort()
-            for answered in self._waiting.values():
-                if not answered.done():
-                    answered.set_exception(error)

@@ -9,7 +9,8 @@ from itertools import takewhile
 
 from trunkline.agent.cache.peers import Found, Wanted
 from trunkline.agent.transfer.backend import Slots
-from trunkline.agent.transfer.client import Located, Question, TransferClient
+from trunkline.agent.transfer.client import TransferClient
+from trunkline.agent.transfer.connection import Located, Question
 from trunkline.agent.transfer.descriptors import Descriptors
 from trunkline.agent.transfer.errors import TransferError
 from trunkline.agent.transfer.link import Link

@@ -12,7 +12,8 @@ from threading import Event, Thread
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
-from trunkline.agent.transfer.client import Question, TransferClient
+from trunkline.agent.transfer.client import TransferClient
+from trunkline.agent.transfer.connection import Question
 from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.lender import Lender
 from trunkline.agent.transfer.messages import Locate, digest, rungs

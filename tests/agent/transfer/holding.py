@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from tests.agent.tiers import NAMESPACE, Memory, TierReplay
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
-from trunkline.agent.transfer.client import Question, TransferClient
+from trunkline.agent.transfer.client import TransferClient
+from trunkline.agent.transfer.connection import Question
 from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.lender import Lender
 from trunkline.agent.transfer.offer import Offer

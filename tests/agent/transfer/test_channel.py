@@ -17,7 +17,8 @@ from tests.agent.transfer.holding import SECRET, HoldingNode, holding, question,
 from tests.agent.transfer.proxies import Proxy
 from trunkline.agent.transfer import client as client_module
 from trunkline.agent.transfer import messages, server
-from trunkline.agent.transfer.client import Located, TransferClient
+from trunkline.agent.transfer.client import TransferClient
+from trunkline.agent.transfer.connection import Located
 from trunkline.agent.transfer.errors import FrameError, PeerLost, PeerRefused
 from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.messages import HEAD, Challenge, Hello, Kind, Welcome

@@ -11,7 +11,8 @@ from tests.agent.transfer.holding import SECRET
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.builtin import loop
 from trunkline.agent.engine.text import TextModel
-from trunkline.agent.transfer.client import Question, TransferClient
+from trunkline.agent.transfer.client import TransferClient
+from trunkline.agent.transfer.connection import Question
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity, TransferServer
 from trunkline.shared.names import PAGE_TOKENS
