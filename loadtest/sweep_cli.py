@@ -63,7 +63,7 @@ def sweep(
     grid = list(configurations())
     tasks = [(prepared(traffic, found, nodes, util, each, seed), POLICY) for each in grid]
     rows = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
-    chosen = best(rows)
+    chosen = best(grid, rows)
     Console().print(_table(grid, rows, chosen))
     _write(out, grid[chosen].toml(model or found.name))
     print(f"{out}: for `trunkline agent --config {out}`")

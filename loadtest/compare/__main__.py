@@ -1,13 +1,11 @@
 """`python -m trunkline.loadtest.compare`, also `make bench-compare`."""
 
-import json
 import shlex
-import signal
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -17,8 +15,9 @@ from trunkline.loadtest.compare import plot, table
 from trunkline.loadtest.compare.bound import best_speedup
 from trunkline.loadtest.compare.contest import Contest
 from trunkline.loadtest.compare.plan import OURS, Plan
+from trunkline.loadtest.fleet.command import new_folder, run, write_json
 from trunkline.loadtest.fleet.fronts import PEERS, Front, fronts
-from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.shared.errors import ConfigError
 
 _PLAN = Plan()
 
@@ -44,7 +43,7 @@ def compare(
     bound = best_speedup(plan.traffic, find_profile(profile))
     plot.check()
     found = _chosen(fronts(peers), only)
-    folder = _made(out)
+    folder = new_folder(out)
     there = {front.name for front in found.values() if front.program is not None}
     missing = sum(target.front not in there for target in plan.open_targets)
     console = Console(width=180) if not sys.stdout.isatty() else Console()
@@ -61,7 +60,7 @@ def compare(
         console.print(line, highlight=False, markup=False)
     plot.draw(folder / "compare.png", results)
     whole = {"plan": asdict(plan), "best_speedup": bound, **table.json_of(results)}
-    (folder / "compare.json").write_text(json.dumps(whole, indent=1) + "\n")
+    write_json(folder / "compare.json", whole)
     console.print(f"{folder}/compare.json, compare.png; {time.monotonic() - began:.0f} s", highlight=False)
 
 
@@ -89,29 +88,5 @@ def _options(text: str) -> dict[str, object]:
     return options
 
 
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"--out {folder}: cannot be made: {error.strerror}") from None
-    return folder.resolve()
-
-
-def _end(*_: object) -> NoReturn:
-    sys.exit(143)  # Through every `finally`: no agent is left behind.
-
-
-def main() -> None:
-    """Exit code 1 with one line for an expected error."""
-    signal.signal(signal.SIGTERM, _end)
-    try:
-        typer.run(compare)
-    except TrunklineError as error:
-        print(f"compare: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 if __name__ == "__main__":
-    main()
+    run("compare", compare)

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from trunkline.loadtest.bars import bars
 from trunkline.loadtest.compare.contest import Results
 from trunkline.loadtest.compare.outcome import Outcome
 from trunkline.loadtest.compare.plan import OURS, Target
 from trunkline.shared.errors import ConfigError
-
-_OURS, _PEERS = "#d1495b", "#66828f"
 
 
 class _Panel(NamedTuple):
@@ -45,12 +44,5 @@ def draw(path: Path, results: Results) -> None:
     figure = Figure(figsize=(14, 11), layout="constrained")
     for axes, panel in zip(figure.subplots(4, 2).flat, _PANELS, strict=True):
         found: dict[Target, Outcome] = getattr(results, panel.loop)
-        names = [target.name for target in found]
-        colours = [_OURS if target == OURS else _PEERS for target in found]
-        bars = axes.barh(names, [panel.value(one) or 0.0 for one in found.values()], color=colours)
-        axes.bar_label(bars, fmt="%.3g", padding=2, fontsize=8)
-        axes.invert_yaxis()
-        axes.margins(x=0.15)
-        axes.set_title(panel.title, fontsize=10)
-        axes.tick_params(labelsize=8)
+        bars(axes, panel.title, {target.name: panel.value(one) or 0.0 for target, one in found.items()}, OURS.name)
     figure.savefig(path, dpi=120)

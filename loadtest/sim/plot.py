@@ -5,11 +5,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from trunkline.loadtest.bars import bars
 from trunkline.loadtest.sim.report import Row
 from trunkline.shared.errors import ConfigError
 
 SUFFIXES = (".png", ".svg", ".pdf")
-_OURS, _PEERS = "#d1495b", "#66828f"
+_OURS = "trunkline"
 
 
 class _Panel(NamedTuple):
@@ -46,15 +47,9 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
     figure = Figure(figsize=(14, len(traces) * (1.4 + 0.28 * most)), layout="constrained")
     grid = figure.subplots(len(traces), len(_PANELS), squeeze=False)
     for line, (name, some) in zip(grid, traces, strict=True):
-        names = [row.policy for row in some]
-        colors = [_OURS if policy == "trunkline" else _PEERS for policy in names]
         for axes, panel in zip(line, _PANELS, strict=True):
-            bars = axes.barh(names, [panel.value(row) for row in some], color=colors)
-            axes.bar_label(bars, fmt="%.3g", padding=2, fontsize=8)
-            axes.invert_yaxis()
-            axes.margins(x=0.15)
-            axes.set_title(panel.title, fontsize=10)
-            axes.tick_params(labelsize=8, labelleft=axes is line[0])
+            bars(axes, panel.title, {row.policy: panel.value(row) for row in some}, _OURS)
+            axes.tick_params(labelleft=axes is line[0])
         line[0].set_ylabel(name)
     try:
         figure.savefig(path, dpi=120)

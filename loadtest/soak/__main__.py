@@ -1,24 +1,23 @@
 """`python -m trunkline.loadtest.soak`, also `make soak MINUTES=30`."""
 
-import json
 import random
-import signal
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from trunkline.loadtest.fleet.agents import agents
+from trunkline.loadtest.fleet.command import new_folder, run, write_json
 from trunkline.loadtest.fleet.service import Probe, Service, free_ports
 from trunkline.loadtest.fleet.traffic import Traffic
 from trunkline.loadtest.load.run import WRONG
 from trunkline.loadtest.soak import disturbances, invariants
 from trunkline.loadtest.soak.memory import MemoryLog
-from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.shared.errors import TrunklineError
 
 _QUIET_S = 15.0
 """Load without disturbances at the end, in which nothing may fail."""
@@ -38,11 +37,7 @@ def soak(
     out: Annotated[Path, typer.Option(help="Folder for logs, reports and the picture; made anew.")] = Path("soak"),
 ) -> None:
     """Load on emulated agents while agents, router, events and disks fail; answers and invariants are checked."""
-    try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be made: {error.strerror}") from None
-    out = out.resolve()
+    out = new_folder(out)
     options = {**_MIX, "users": users, "spawn-rate": users, "seed": seed}
     with agents(agent_count, [*_AGENT.split(), "--disk-cache", str(out / "{name}-disk")], out) as fleet:
         router = _router(fleet, out)
@@ -64,7 +59,7 @@ def soak(
         "memory_peaks_mib": memory.peaks(),
         "wrong": wrong,
     }
-    (out / "soak.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_json(out / "soak.json", result)
     _show(result, out)
     if wrong:
         raise TrunklineError(f"{len(wrong)} things are wrong: see above")
@@ -123,21 +118,5 @@ def _show(result: dict[str, Any], out: Path) -> None:
         print(f"WRONG: {line}")
 
 
-def _end(*_: object) -> NoReturn:
-    sys.exit(143)  # Through every `finally`: no agent is left behind.
-
-
-def main() -> None:
-    """Exit code 1 with one line for an expected error, or if anything is wrong."""
-    signal.signal(signal.SIGTERM, _end)
-    try:
-        typer.run(soak)
-    except TrunklineError as error:
-        print(f"soak: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-
-
 if __name__ == "__main__":
-    main()
+    run("soak", soak)

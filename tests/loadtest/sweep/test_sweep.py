@@ -2,12 +2,14 @@
 
 import tomllib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trunkline.agent.engine.emulated.profile import find_profile
-from trunkline.loadtest.sweep.grid import configurations, prepared
+from trunkline.loadtest.sim.campaign import run
+from trunkline.loadtest.sweep.grid import POLICY, Configuration, best, configurations, prepared
 from trunkline.loadtest.sweep.traffic import conversations
 from trunkline.loadtest.sweep_cli import sweep
 from trunkline.shared.errors import ConfigError
@@ -43,6 +45,13 @@ def test_the_best_configuration_is_a_file_of_flags(tmp_path: Path, capsys: pytes
     (chosen,) = [line.split() for line in shown.splitlines() if line.strip().startswith("*")]
     assert chosen[1:4] == [str(value) for value in flags.values()]
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_of_equal_configurations_the_largest_batch_is_chosen() -> None:
+    grid = [Configuration(512, 8, 4.0), Configuration(512, 16, 4.0), Configuration(512, 64, 4.0)]
+    trace, profile = conversations(2048, 30, 0), find_profile("llama-8b-h100")
+    row = run(prepared(trace, profile, 2, 0.3, grid[1], 0), POLICY)
+    assert best(grid, [replace(row, ttft_mean_s=2 * row.ttft_mean_s), row, row]) == 2
 
 
 def test_what_cannot_be_swept_is_said(tmp_path: Path) -> None:
