@@ -95,7 +95,7 @@ def cache(
 
 @bench.command()
 def transfer(rounds: _Rounds = 3, json_file: _Json = None) -> None:
-    """Pages from other nodes: finding them."""
+    """Pages from other nodes: finding them, and reading them beside plain copies in C."""
     from trunkline.loadtest.bench.transfer.run import run
 
     _show("transfer", run(rounds), json_file)

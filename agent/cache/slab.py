@@ -74,10 +74,7 @@ def make(count: int, page_bytes: int, stride: int) -> Slab:
         except OSError:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         reading = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    except (OSError, AttributeError):
-        log.info("host memory: this system grants no huge pages")
+    _in_huge_pages(memory)
     try:
         memory.madvise(_MADV_POPULATE_WRITE)
     except OSError as error:
@@ -103,6 +100,7 @@ def _attach(file: int) -> Slab:
         if not seals & fcntl.F_SEAL_SHRINK:
             raise SlabError("the memory handed over could shrink")
         memory = mmap.mmap(file, size, prot=mmap.PROT_READ)
+        _in_huge_pages(memory)
     except (OSError, ValueError) as error:
         raise SlabError(f"the memory handed over cannot be mapped: {error}") from None
     with contextlib.suppress(struct.error, ValueError):
@@ -112,3 +110,11 @@ def _attach(file: int) -> Slab:
         if magic == _MAGIC and within and layout.size <= size:
             return Slab(memory, layout, file)
     raise SlabError("the memory handed over has another layout")
+
+
+def _in_huge_pages(memory: mmap.mmap) -> None:
+    """Each who maps it asks for itself."""
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    except (OSError, AttributeError):
+        log.info("host memory: this system grants no huge pages")

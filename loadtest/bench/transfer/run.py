@@ -1,7 +1,8 @@
-"""Pages from other nodes: finding them."""
+"""Pages from other nodes: finding them, and reading them."""
 
 from trunkline.loadtest.bench.row import Row
 from trunkline.loadtest.bench.transfer.locate import PAGES, codec, loopback
+from trunkline.loadtest.bench.transfer.read import read
 
 PREFIX_PAGES = 437
 """Of a prompt of 7,000 tokens."""
@@ -9,4 +10,4 @@ PREFIX_PAGES = 437
 
 def run(rounds: int = 3) -> list[Row]:
     """One row per figure."""
-    return [*codec(rounds), *loopback(rounds, PREFIX_PAGES), *loopback(rounds, PAGES)]
+    return [*codec(rounds), *loopback(rounds, PREFIX_PAGES), *loopback(rounds, PAGES), *read(rounds)]

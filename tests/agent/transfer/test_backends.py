@@ -47,6 +47,9 @@ def holder() -> Iterator[Holder]:
     holder = Holder()
     yield holder
     holder.close()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threading.active_count() == before
 
 
