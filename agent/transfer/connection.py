@@ -93,6 +93,7 @@ class Connection:
         self._writer = writer
         self._counters = counters
         self._numbers = count(1)
+        self._turns = asyncio.Semaphore(messages.MAX_QUESTIONS)
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
         self._most = 0
         """Bytes of the longest answer that any question under way may have."""
@@ -104,6 +105,12 @@ class Connection:
 
     async def locate(self, question: Question, wait_s: float) -> Located:
         """Raises PeerLost, FrameError."""
+        async with self._turns:
+            if not self.alive:
+                raise PeerLost("has ended the connection")
+            return await self._locate(question, wait_s)
+
+    async def _locate(self, question: Question, wait_s: float) -> Located:
         number = next(self._numbers) & 0xFFFF_FFFF
         first, last = question.first, min(question.count, MAX_CHAIN_PAGES)
         rungs = messages.rungs(question.keys, last)

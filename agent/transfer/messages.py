@@ -30,6 +30,8 @@ VERSION = 1
 HEAD = struct.Struct("<IBI")
 MAX_CONTROL_BYTES = 8192
 MAX_LOCATE_BYTES = 1024
+MAX_QUESTIONS = 4
+"""On a connection at a time; a reader waits with the next, a holder ends the connection of one that does not."""
 _PAGE_BYTES = 4 * PAGE_TOKENS + DESCRIPTOR.itemsize + 1
 """Of an answer, per page of the chain at most: token ids, place, bitmap."""
 _RUNG_STEP = 1.25

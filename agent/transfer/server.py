@@ -29,8 +29,6 @@ WRITE_S = 10.0
 """For a reader to take an answer; then it is let go with its leases."""
 MAX_SESSIONS, MAX_CONNECTIONS = 256, 320
 """Readers, and connections with those that have not said yet who they are."""
-MAX_QUESTIONS = 4
-"""Of one reader at a time."""
 MAX_LEASES = 1024
 """That a reader has not given back, ended or not."""
 QUESTIONS_PER_S = 100.0
@@ -59,7 +57,8 @@ class Session:
     leases: dict[int, int] = field(default_factory=dict)
     """Numbers of the lender's leases, by the numbers of their questions; 0: not answered yet. What was given back is
     not there."""
-    answers: set[asyncio.Task[None]] = field(default_factory=set)
+    answers: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    """Of questions that are not answered yet, by their numbers."""
 
 
 @dataclass(slots=True)
@@ -186,15 +185,13 @@ class TransferServer:
         while True:
             frame = await messages.read_frame(reader, messages.MAX_LOCATE_BYTES)
             if frame.kind == Kind.LOCATE:
-                if len(session.answers) >= MAX_QUESTIONS or len(session.leases) >= MAX_LEASES:
+                if len(session.answers) >= messages.MAX_QUESTIONS or len(session.leases) >= MAX_LEASES:
                     asked, kept = len(session.answers), len(session.leases)
                     raise FrameError(f"{session.node!r} has {asked} questions open and gives {kept} leases not back")
                 locate = Locate.decode(frame.body)
                 self.counters.questions += 1
                 session.leases[frame.number] = 0
-                task = asyncio.create_task(self._answer(session, frame.number, locate))
-                session.answers.add(task)
-                task.add_done_callback(session.answers.discard)
+                session.answers[frame.number] = asyncio.create_task(self._answer(session, frame.number, locate))
                 await asyncio.sleep(pace.wait())
             elif frame.kind == Kind.RELEASE:
                 self._release(session, frame)
@@ -202,18 +199,25 @@ class TransferServer:
                 raise FrameError(f"frame of kind {frame.kind} from {session.node!r} where questions are due")
 
     def _release(self, session: Session, frame: Frame) -> None:
+        if (task := session.answers.pop(frame.number, None)) is not None:
+            task.cancel()
         if number := session.leases.pop(frame.number, 0):
             self._lender.release(session.number, number)
 
     async def _answer(self, session: Session, number: int, locate: Locate) -> None:
+        try:
+            await self._answered(session, number, locate)
+        finally:
+            session.answers.pop(number, None)
+
+    async def _answered(self, session: Session, number: int, locate: Locate) -> None:
         lent = await self._lent(session, locate)
+        if lent is not None and lent.number:
+            session.leases[number] = lent.number
+        else:
+            del session.leases[number]
         if lent is None:
-            session.leases.pop(number, None)
             return
-        if number not in session.leases:  # given back before it was had
-            self._lender.release(session.number, lent.number)
-            return
-        session.leases[number] = lent.number
         body = await asyncio.to_thread(self._body, lent)
         self.counters.located_pages += len(lent.descriptors)
         session.writer.writelines((HEAD.pack(sum(map(len, body)), Kind.LOCATED, number), *body))
@@ -260,7 +264,7 @@ class TransferServer:
     def _end(self, session: Session) -> None:
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
-            for task in session.answers:
+            for task in session.answers.values():
                 task.cancel()
             self._lender.leave(session.number)
 

@@ -80,7 +80,7 @@ def test_a_chain_is_located_and_given_back() -> None:
 def test_many_questions_share_a_connection_and_end_with_it() -> None:
     async def main() -> None:
         async with pair() as (holder, client):
-            asked = [locate(client, holder.address) for _ in range(server.MAX_QUESTIONS)]
+            asked = [locate(client, holder.address) for _ in range(messages.MAX_QUESTIONS)]
             located = await asyncio.gather(*asked)
             assert holder.server.sessions == holder.server.counters.sessions == 1
             assert await holder.leases() == (4, 40)
@@ -240,16 +240,40 @@ def test_junk_of_one_reader_ends_its_connection_and_leases_alone(junk: bytes) ->
     run(main())
 
 
-def test_a_reader_that_asks_too_much_at_once_is_let_go(tmp_path: Path) -> None:
+def test_a_reader_that_asks_too_much_at_once_is_let_go() -> None:
     async def main() -> None:
         async with pair() as (holder, client):
             located = await locate(client, holder.address)
+            located._connection._turns = asyncio.Semaphore(100)
             holder.hung.clear()
-            asked = [asyncio.create_task(locate(client, holder.address)) for _ in range(server.MAX_QUESTIONS + 1)]
+            asked = [asyncio.create_task(locate(client, holder.address)) for _ in range(messages.MAX_QUESTIONS + 1)]
             done = await asyncio.gather(*asked, return_exceptions=True)
             holder.hung.set()
             assert all(isinstance(one, PeerLost) for one in done)
             assert not located.valid
+
+    run(main())
+
+
+def test_more_questions_than_may_be_open_take_turns_and_those_given_up_make_room() -> None:
+    async def main() -> None:
+        async with pair() as (holder, client):
+            kept = await locate(client, holder.address)
+            holder.hung.clear()
+            asked = [asyncio.create_task(locate(client, holder.address)) for _ in range(4 * messages.MAX_QUESTIONS)]
+            await asyncio.sleep(0.05)
+            for task in asked[::2]:
+                task.cancel()
+            await asyncio.sleep(0.05)
+            holder.hung.set()
+            done = await asyncio.gather(*asked[1::2])
+            assert [len(one.descriptors) for one in done] == [10] * len(done)
+
+            async def is_so() -> bool:
+                return await holder.leases() == (1 + len(done), 10 * (1 + len(done)))
+
+            await until(is_so)
+            assert (kept.valid, holder.server.counters.sessions) == (True, 1)
 
     run(main())
 
