@@ -252,6 +252,10 @@ class TransferServer:
             self.counters.unanswered += 1
             log.warning("transfer: the engine did not come to a question of %s within %.0f s", session.node, ANSWER_S)
             return None
+        except asyncio.CancelledError:
+            if answered.done() and not answered.cancelled():  # in the same moment
+                settle(answered.result())
+            raise
         finally:
             timer.cancel()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -274,6 +275,30 @@ def test_more_questions_than_may_be_open_take_turns_and_those_given_up_make_room
 
             await until(is_so)
             assert (kept.valid, holder.server.counters.sessions) == (True, 1)
+
+    run(main())
+
+
+def test_whenever_a_question_is_given_up_no_lease_stays() -> None:
+    async def main() -> None:
+        chance = random.Random(5)
+        async with pair() as (holder, client):
+            kept = await locate(client, holder.address)
+            for _ in range(60):
+                asked = [asyncio.create_task(locate(client, holder.address)) for _ in range(3)]
+                for _ in range(chance.randrange(40)):
+                    await asyncio.sleep(0)
+                for task in asked:
+                    task.cancel()
+                for one in await asyncio.gather(*asked, return_exceptions=True):
+                    if isinstance(one, Located):
+                        one.release()
+
+            async def is_so() -> bool:
+                return await holder.leases() == (1, 10)
+
+            await until(is_so)
+            assert kept.valid
 
     run(main())
 
