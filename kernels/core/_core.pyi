@@ -37,7 +37,6 @@ def weigh(
     tokens: int,
     per_token: float,
     per_pair: float,
-    weight: float,
 ) -> bytearray:
     """What each of `rows` (u32, rows of the board) could do for a prompt of so many tokens: work, wait, load, tokens
     held, time of its last report (f64).
@@ -46,7 +45,7 @@ def weigh(
     disk, and whether what follows counts: for each size what a prompt of it need not wait, and for each how much more
     it drags. `tiers` are
     (row, device, host, disk) u32s, tokens that are held there; `claimed` (row, place in `depths`) u32s. The most said
-    of a row counts. What is held in lower tiers is brought, as far as that makes `work + weight * wait` less. Sizes are
+    of a row counts. What is held in lower tiers is brought, as far as the prompt is computed sooner then. Sizes are
     by bits of the tokens to compute; fewer than `smallest` bits are size 0. Raises ValueError for a row that the board
     lacks.
     """

@@ -52,7 +52,6 @@ def weigh(
     depths: Sequence[int],
     tokens: int,
     prices: Prices,
-    weight: float,
 ) -> bytearray:
     """The offers of nodes (u32s, numbers in the index) for a prompt of so many tokens, packed.
 
@@ -62,12 +61,10 @@ def weigh(
 
     The second line is of the node's row of the board. What a node has is what `tiers` ((node, device, host, disk) u32s)
     or `claimed` ((node, place in `depths`) u32s, and there the tokens) say, whichever is more. It promotes all, or what
-    is in the host tier, or nothing, whichever costs least; pages come while the request waits for its turn. One token
-    at least is always computed.
+    is in the host tier, or nothing, whichever brings the first token soonest, as nodes decide it; pages come while the
+    request waits for its turn. One token at least is always computed.
     """
-    return core_weigh(
-        board, SIZES, SMALLEST, nodes, tiers, claimed, depths, tokens, prices.per_token, prices.per_pair, weight
-    )
+    return core_weigh(board, SIZES, SMALLEST, nodes, tiers, claimed, depths, tokens, prices.per_token, prices.per_pair)
 
 
 def unpacked(offers: bytes | bytearray) -> list[Offer]:

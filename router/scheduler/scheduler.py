@@ -99,7 +99,7 @@ class Scheduler(NodeListener):
             depths = [keys.tokens_at(unsampled(count, chain)) for count in counts]
             match = Match(group, b"" if assumed else self._index.match(chain), claimed, depths)
             matches.append(match)
-            part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, tokens, prices, weight)
+            part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, tokens, prices)
             if self._linked and match.tiers:
                 self._pull(match, part, tokens, now)
             parts.append(part)

@@ -59,12 +59,12 @@ class Fleet:
         self.scheduler.begin(ticket)
         self.scheduler.finish(ticket)
 
-    def holds(self, node: int, prompt: Prompt) -> None:
+    def holds(self, node: int, prompt: Prompt, tier: Tier = Tier.DEVICE) -> None:
         """The node has published the whole prompt."""
         keys = PromptKeys(prompt, "", Seeds(), 4.0)
         chain = keys.chain(SPACE)
         depths = array("I", [keys.tokens_at(index + 1) for index in range(len(chain) // 8)])
-        self.index.store(node, chain, depths, Tier.DEVICE)
+        self.index.store(node, chain, depths, tier)
 
 
 def text(seed: int, size: int = 4000) -> Prompt:

@@ -78,14 +78,14 @@ def test_offers_are_what_the_formulas_say(
         row.passing(*by_size)
     rows_of = [array("I", [number for row in of for number in row]).tobytes() for of in (tiers, claimed)]
     numbers = array("I", nodes).tobytes()
-    offers = cost.unpacked(cost.weigh(accounts, numbers, *rows_of, depths, tokens, prices, 0.5))
+    offers = cost.unpacked(cost.weigh(accounts, numbers, *rows_of, depths, tokens, prices))
     for node, (work, wait, load, matched, told_at) in zip(nodes, offers, strict=True):
         wait_s, excess, host_s, disk_s, *by_size = rows[node]
         device, host, disk = next((row[1:] for row in tiers if row[0] == node), (0, 0, 0))
         claim = next((depths[place] for one, place in claimed if one == node), 0)
         if claim >= device + host + disk:
             device, host, disk = claim, 0, 0
-        possible = []
+        possible: list[tuple[float, tuple[float, float, int]]] = []
         for promoted, on_disk in ((host, disk), (host, 0), (0, 0)):
             held = device + promoted + on_disk
             uncached = max(1, tokens - held)
@@ -93,15 +93,17 @@ def test_offers_are_what_the_formulas_say(
             own = prices.seconds(uncached, max(0, tokens - uncached))
             passed, longer = (by_size[size], by_size[SIZES + size]) if node % 3 else (0.0, 0.0)
             queue = max(wait_s - passed, (promoted * host_s + on_disk * disk_s) / 1e4)
-            possible.append((own, queue + own * (excess + longer), held))
-        assert work + 0.5 * wait == pytest.approx(min(own + 0.5 * queue for own, queue, _ in possible))
-        assert any((own, queue, held) == pytest.approx((work, wait, matched)) for own, queue, held in possible)
+            possible.append((queue + own, (own, queue + own * (excess + longer), held)))
+        soonest = min(over for over, _ in possible)
+        assert any(
+            over == pytest.approx(soonest) and offer == pytest.approx((work, wait, matched)) for over, offer in possible
+        )
         assert (load, told_at) == (node / 10, -node)
 
 
 def test_a_node_without_an_account_is_an_error() -> None:
     with pytest.raises(ValueError, match="row 3"):
-        cost.weigh(b"", array("I", [3]).tobytes(), b"", b"", [], 10, Prices(1.0), 0.5)
+        cost.weigh(b"", array("I", [3]).tobytes(), b"", b"", [], 10, Prices(1.0))
 
 
 @given(offers, st.floats(0, 1), st.integers())

@@ -56,18 +56,23 @@ impl Row<'_> {
     /// With `matched` of the prompt's `tokens` there after `brought` seconds, and so much work for the others.
     #[inline]
     fn offer(&self, tokens: u32, matched: u32, work: f64, brought: f64) -> Offer {
-        let uncached = tokens.saturating_sub(matched).max(1);
-        let bits = u32::BITS - uncached.leading_zeros();
-        let sizes = self.board.sizes;
-        let size = COLUMNS + (bits.saturating_sub(self.board.smallest) as usize).min(sizes - 1);
-        let (mut queue, mut drag) = (self.at(WAIT), self.at(DRAG));
-        if self.at(PASSES) != 0.0 {
-            queue -= self.at(size);
-            drag += self.at(size + sizes);
-        }
+        let (queue, drag) = self.wait(tokens.saturating_sub(matched).max(1));
         let wait = queue.max(brought) + work * drag;
         let matched = f64::from(matched);
         [work, wait, self.at(FILL), matched, self.at(REPORTED_AT)]
+    }
+
+    /// Of a prompt with so many tokens to compute: until its turn, and per second of its work.
+    #[inline]
+    fn wait(&self, uncached: u32) -> (f64, f64) {
+        let (queue, drag) = (self.at(WAIT), self.at(DRAG));
+        if self.at(PASSES) == 0.0 {
+            return (queue, drag);
+        }
+        let bits = u32::BITS - uncached.leading_zeros();
+        let sizes = self.board.sizes;
+        let size = COLUMNS + (bits.saturating_sub(self.board.smallest) as usize).min(sizes - 1);
+        (queue - self.at(size), drag + self.at(size + sizes))
     }
 
     /// With `held` on the device, or brought there in so many seconds.
@@ -78,20 +83,26 @@ impl Row<'_> {
         self.offer(tokens, held, work, brought)
     }
 
-    /// Of promoting all that is held, what the host tier has of it, or nothing: whichever costs least.
+    /// Of promoting all that is held, what the host tier has of it, or nothing: what is over first. So the node decides,
+    /// which does not know what its work is worth to others.
     #[inline(never)]
     fn promoting(&self, tokens: u32, [ready, host, disk]: Held, prices: &Prices) -> Offer {
         let from_host = f64::from(host) * self.at(HOST);
         let from_disk = from_host + f64::from(disk) * self.at(DISK);
-        [
-            (all([ready, host, disk]), from_disk),
-            (all([ready, host, 0]), from_host),
+        let mut first = (f64::INFINITY, [0.0; 5]);
+        for (held, brought) in [
             (ready, 0.0),
-        ]
-        .map(|(held, brought)| self.computing_rest(tokens, held, brought, prices))
-        .into_iter()
-        .min_by(|one, other| prices.cost(one).total_cmp(&prices.cost(other)))
-        .expect("three offers")
+            (all([ready, host, 0]), from_host),
+            (all([ready, host, disk]), from_disk),
+        ] {
+            let offer = self.computing_rest(tokens, held, brought, prices);
+            let (queue, _) = self.wait(tokens.saturating_sub(held).max(1));
+            let over = queue.max(brought) + offer[0];
+            if over < first.0 {
+                first = (over, offer);
+            }
+        }
+        first.1
     }
 }
 
@@ -104,21 +115,16 @@ fn all(held: Held) -> u32 {
         .fold(0, |sum, &tokens| sum.saturating_add(tokens))
 }
 
-/// What decides about work: seconds per token, and per token and token that it attends to, and the weight of a wait.
+/// Seconds per token, and per token and token that it attends to.
 pub struct Prices {
     pub token: f64,
     pub pair: f64,
-    pub weight: f64,
 }
 
 impl Prices {
     fn seconds(&self, tokens: u32, matched: u32) -> f64 {
         let (tokens, matched) = (f64::from(tokens), f64::from(matched));
         tokens * (self.token + self.pair * (matched + (tokens + 1.0) / 2.0))
-    }
-
-    fn cost(&self, [work, wait, ..]: &Offer) -> f64 {
-        work + self.weight * wait
     }
 }
 
@@ -286,7 +292,6 @@ mod tests {
         let prices = Prices {
             token: 0.01,
             pair: 0.0,
-            weight: 0.5,
         };
         let (held, claimed) = (held.iter().copied(), claimed.iter().copied());
         weigh(&board, &[0, 1], held, claimed, 1000, &prices)
@@ -308,7 +313,7 @@ mod tests {
         let wait = |matched: f64, brought: f64| brought.max(2.0) + work(matched) * 3.0;
         for (host, disk, matched, brought) in [
             (0.001, 0.001, 900.0, 0.8),
-            (0.01, 0.02, 900.0, 12.0),
+            (0.01, 0.005, 900.0, 6.0),
             (0.01, 1.0, 500.0, 4.0),
             (1.0, 1.0, 100.0, 0.0),
         ] {

@@ -28,7 +28,6 @@ fn weigh<'py>(
     tokens: u32,
     per_token: f64,
     per_pair: f64,
-    weight: f64,
 ) -> PyResult<Bound<'py, PyByteArray>> {
     if sizes == 0 || sizes > 64 {
         return Err(PyValueError::new_err(format!(
@@ -59,7 +58,6 @@ fn weigh<'py>(
     let prices = Prices {
         token: per_token,
         pair: per_pair,
-        weight,
     };
     let offers = offers::weigh(&board, &rows, held, claimed, tokens, &prices);
     let terms = offers.as_flattened();
