@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trunkline.kernels.core import PAGE_TOKENS, PrefixIndex, page_chain
+from trunkline.loadtest.bench import heat
 
 dynamo: Any = None
 with suppress(ImportError):
@@ -42,7 +43,7 @@ class Branch(NamedTuple):
 
 def run(rounds: int = 5) -> list[dict[str, object]]:
     """One row per figure: figure, ours, peer, ratio (how many times better), reach, ok. Medians over `rounds`."""
-    return [_chain(rounds), *_index(rounds)]
+    return [_chain(rounds), *_index(rounds), *heat.run(rounds)]
 
 
 def _chain(rounds: int) -> dict[str, object]:

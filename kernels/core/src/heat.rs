@@ -132,36 +132,20 @@ impl Heat {
 
     /// The page could go, and was last used by this visit.
     pub fn offer(&mut self, tier: usize, page: u32, visit: u64) {
-        let class = self.class_of(visit);
-        let weight = self.weight_of(visit);
-        let tier = &mut self.tiers[tier];
-        tier.withdraw(page);
-        tier.place(
-            page,
-            Place {
-                class,
-                weight,
-                visit,
-            },
-        );
+        self.tiers[tier].offer(page, visit);
     }
 
     /// The page that is worth least of those that are offered, which it is no longer.
     pub fn take(&mut self, tier: usize) -> Option<u32> {
-        let sets = self.tiers[tier].by_weight.iter().zip(&self.values);
-        let firsts = sets.filter_map(|(set, value)| {
-            let &(weight, visit, page) = set.first()?;
-            Some((f64::from(f32::from_bits(weight)) * value, visit, page))
-        });
-        let least =
-            firsts.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-        let page = least?.2;
+        self.settle(tier);
+        let page = self.tiers[tier].worth_least(&self.values)?;
         self.tiers[tier].withdraw(page);
         Some(page)
     }
 
     /// The page whose visit is longest ago, which is offered no longer.
     pub fn take_oldest(&mut self, tier: usize) -> Option<u32> {
+        self.settle(tier);
         let (_, page) = self.tiers[tier].oldest()?;
         self.tiers[tier].withdraw(page);
         Some(page)
@@ -169,8 +153,7 @@ impl Heat {
 
     /// The visit of an offered page.
     pub fn offered(&self, tier: usize, page: u32) -> Option<u64> {
-        let place = *self.tiers[tier].places.get(page as usize)?;
-        place.map(|place| place.visit)
+        self.tiers[tier].offered(page)
     }
 
     /// No page of the tier is offered.
@@ -188,6 +171,23 @@ impl Heat {
         (0..self.seen.len())
             .map(|level| self.factor(level as u8))
             .collect()
+    }
+
+    /// Pages that were offered since get their places.
+    fn settle(&mut self, tier: usize) {
+        for (page, visit) in self.tiers[tier].waiting() {
+            self.place(tier, page, visit);
+        }
+    }
+
+    fn place(&mut self, tier: usize, page: u32, visit: u64) {
+        let (class, weight) = (self.class_of(visit), self.weight_of(visit));
+        let place = Place {
+            class,
+            weight,
+            visit,
+        };
+        self.tiers[tier].place(page, place);
     }
 
     fn find(&self, number: u64) -> Option<&Visit> {
@@ -255,11 +255,8 @@ impl Heat {
                 visit.weight = weight;
             }
             for tier in 0..self.tiers.len() {
-                while let Some(&(visit, page)) = self.tiers[tier].by_visit[class].first() {
-                    if visit + end > now {
-                        break;
-                    }
-                    self.offer(tier, page, visit);
+                while let Some((visit, page)) = self.tiers[tier].older(class, now - end) {
+                    self.place(tier, page, visit);
                 }
             }
         }
