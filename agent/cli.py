@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from trunkline.agent import models as registry
+from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache_cli import cache
 from trunkline.agent.engine.base import EngineLimits
@@ -75,6 +76,9 @@ def agent(
     ] = None,
     pages: Annotated[int, typer.Option(min=0, help="KV pages, instead of --kv-memory. 0: as that says.")] = 0,
     host_memory: Annotated[str, typer.Option(help="Memory for KV pages that --kv-memory has no room for.")] = "0",
+    tier_format: Annotated[
+        TierFormat, typer.Option(help="Pages in host memory and on disk: as they are, or 8 bits a number.")
+    ] = TierFormat.NATIVE,
     disk_cache: Annotated[
         Path | None,
         typer.Option(help="Directory for KV pages beyond --host-memory; lasts over restarts."),
@@ -154,6 +158,7 @@ def agent(
         pages=pages or None,
         disk=_disk(disk_cache, disk_size, disk_write_rate, disk_ttl),
         host_bytes=0 if host_memory == "0" else parse_bytes(host_memory, "--host-memory"),
+        tier_format=tier_format,
         context=context or None,
         threads=threads or None,
         limits=limits,

@@ -71,6 +71,12 @@ def _of_load(load: Load) -> Iterator[Metric]:
         for state in ("free", "resident", "in_flight", "cached", "leased", "total"):
             pages.add_metric((tier.tier.name.lower(), state), getattr(tier, state))
     yield pages
+    pieces = GaugeMetricFamily(
+        "trunkline_agent_fragmentation", "1 - the longest run of free pages / free pages", labels=("tier",)
+    )
+    for tier in load.tiers:
+        pieces.add_metric((tier.tier.name.lower(),), 1.0 - tier.longest_free / tier.free if tier.free else 0.0)
+    yield pieces
 
 
 def _of_status(status: EngineStatus) -> Iterator[Metric]:
@@ -111,6 +117,9 @@ def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
     for reason in ("changed", "damaged", "absent", "lost"):
         lost.add_metric((reason,), pulls.bad.get(reason, 0))
     yield lost
+    yield _gauge("host_bytes", "Memory of the host tier", tiers.host_bytes)
+    yield _gauge("host_huge_bytes", "Of it, in huge pages", tiers.host_huge_bytes)
+    yield _gauge("host_pinned", "1 if a GPU may copy from and to it by itself", float(tiers.host_pinned))
     yield _counter("urgent_pages", "Pages copied downwards while a request waited for room", tiers.urgent_pages)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.emulated.settings import Emulation
@@ -30,6 +31,8 @@ class AgentSettings:
     """Number of KV pages; goes before `kv_bytes`."""
     host_bytes: int = 0
     """Memory for KV pages of the host tier; 0: no such tier."""
+    tier_format: TierFormat = TierFormat.NATIVE
+    """How pages are kept in host and disk."""
     disk: DiskSettings | None = None
     """The disk tier; None: there is none."""
     context: int | None = None

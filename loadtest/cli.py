@@ -102,6 +102,14 @@ def transfer(rounds: _Rounds = 3, json_file: _Json = None) -> None:
 
 
 @bench.command()
+def quant(rounds: _Rounds = 3, json_file: _Json = None) -> None:
+    """Quantized tiers with the default model: bytes, copy speed, perplexity and greedy answers, beside native pages."""
+    from trunkline.loadtest.bench.quant import run
+
+    _show("quant", run(rounds), json_file)
+
+
+@bench.command()
 def fairness(
     trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
     block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,

@@ -77,6 +77,8 @@ class TierLoad(msgspec.Struct, array_like=True, frozen=True):
     in_flight: Count
     cached: Count
     leased: Count = 0
+    longest_free: Count = 0
+    """Of the free ones, the longest run of neighbours."""
 
 
 class Load(msgspec.Struct, array_like=True, frozen=True):

@@ -1,4 +1,4 @@
-"""What moved between the tiers of a cache, ever."""
+"""What moved between the tiers of a cache, ever, and what the host tier's memory is."""
 
 from dataclasses import dataclass, field
 
@@ -64,3 +64,9 @@ class TierCounters:
     """Of the beginning that nearly all requests share."""
     protected_pages: int = 0
     """Pinned, core or waited for. All three whether they are there or not."""
+    host_bytes: int = 0
+    """Memory of the host tier."""
+    host_huge_bytes: int = 0
+    """Of it, in huge pages."""
+    host_pinned: bool = False
+    """Whether a GPU may copy from and to it by itself."""

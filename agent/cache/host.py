@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trunkline.agent.cache.codec import Blocks, Codec, NativeCodec, TierFormat
 from trunkline.agent.cache.lane import Move
 from trunkline.agent.cache.slab import Slab, make
 from trunkline.kernels.core import PageSlots
@@ -12,8 +13,6 @@ from trunkline.shared.errors import ConfigError
 
 SLOT_ALIGNMENT = 4096
 """Bytes. Slots start on memory pages, as direct disk IO wants them."""
-
-Blocks = npt.NDArray[np.uint8]
 
 
 class PageMemory(NamedTuple):
@@ -30,12 +29,14 @@ class HostMemory:
     A page is one contiguous block here as on the device, so a move is one copy, made without the interpreter's lock.
     """
 
-    def __init__(self, device: Blocks, size: int) -> None:
-        """`device`: the pages of the device tier, [pages, page_bytes] u8; `size` in bytes.
+    def __init__(self, device: Blocks, size: int, codec: Codec | None = None) -> None:
+        """`device`: the pages of the device tier, [pages, bytes of each] u8; `size` in bytes; `codec`: how a page is
+        kept here, None: as it is.
 
         Raises ConfigError if the memory cannot be had, or holds no page.
         """
-        page_bytes = device.shape[1]
+        self.codec = codec or NativeCodec(device.shape[1])
+        page_bytes = self.codec.page_bytes
         stride = -(-page_bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
         pages = size // stride
         if pages < 1:
@@ -53,8 +54,11 @@ class HostMemory:
         self.generations = np.frombuffer(self.slab.generations, np.uint32)
         """Of the slots, as the engine thread counts them (`level.py`): for who reads pages without asking it."""
 
-    def lendable(self, device_generations: npt.NDArray[np.uint32]) -> PageMemory:
-        """With the device's, whose generations are these."""
+    def lendable(self, device_generations: npt.NDArray[np.uint32]) -> PageMemory | None:
+        """With the device's, whose generations are these. None: pages here are not what they are on the device, and a
+        reader takes both for the same."""
+        if self.codec.name != TierFormat.NATIVE:
+            return None
         device = PageSlots(device_generations.data, self._device.data, self.page_bytes, self.page_bytes)
         return PageMemory(self.slab, device)
 
@@ -69,9 +73,9 @@ class HostMemory:
     def load(self, move: Move) -> None:
         """Host to device."""
         for source, target in zip(move.source, move.target, strict=True):
-            self._device[target] = self.blocks[source]
+            self.codec.decode(self.blocks[source], self._device[target])
 
     def save(self, move: Move) -> None:
         """Device to host."""
         for source, target in zip(move.source, move.target, strict=True):
-            self.blocks[target] = self._device[source]
+            self.codec.encode(self._device[source], self.blocks[target])

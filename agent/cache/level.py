@@ -153,7 +153,16 @@ class Level(ABC, Generic[M]):
         pool, arriving = self.pool, len(self.incoming)
         resident, in_flight = pool.resident - arriving, pool.in_flight + arriving
         leased = sum(pool.references(page) == leases + self._own(page) for page, leases in self.lent.items())
-        return TierLoad(self.tier, pool.total, pool.free, resident, in_flight, cached=self.idle, leased=leased)
+        return TierLoad(
+            self.tier,
+            pool.total,
+            pool.free,
+            resident,
+            in_flight,
+            cached=self.idle,
+            leased=leased,
+            longest_free=pool.longest_free,
+        )
 
     def check(self) -> None:
         """Counts everything anew. Raises RuntimeError with the first thing that does not add up."""

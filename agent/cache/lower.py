@@ -4,9 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
+from trunkline.agent.cache.codec import Blocks, Codec
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache.disk.store import DiskStore
-from trunkline.agent.cache.host import Blocks, HostMemory
+from trunkline.agent.cache.host import HostMemory
 from trunkline.agent.cache.lane import Lane, Move
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.namespace import Namespace
@@ -81,16 +84,26 @@ class LowerTiers:
 
 
 def open_tiers(
-    device: Blocks, host_bytes: int, disk: DiskSettings | None, namespace: Namespace, burst: int
+    device: Blocks,
+    host_bytes: int,
+    disk: DiskSettings | None,
+    namespace: Namespace,
+    burst: int,
+    codec: Codec | None = None,
 ) -> LowerTiers | None:
-    """`device`: its pages, [pages, page_bytes] u8. `burst`: pages that a step may take at once.
+    """`device`: its pages, [pages, bytes of each] u8. `burst`: pages that a step may take at once. `codec`: how pages
+    are kept, None: as they are.
 
     None: there is nothing below. Raises ConfigError.
     """
     if not host_bytes:
         if disk is not None:
             raise ConfigError("--disk-cache needs --host-memory: pages come from the disk through the host's memory")
+        if codec is not None:
+            raise ConfigError(f"--tier-format {codec.name} needs --host-memory: pages on the device stay as they are")
         return None
-    host = HostMemory(device, host_bytes)
+    host = HostMemory(device, host_bytes, codec)
+    if codec is not None:  # A directory says what lies in it.
+        namespace = msgspec.structs.replace(namespace, dtype=f"{namespace.dtype}/{codec.name}")
     backing = DiskBacking(disk, namespace, host) if disk else None
     return LowerTiers(host, max(1, BATCH_BYTES // device.shape[1]), burst, backing)

@@ -140,7 +140,7 @@ class Migration:
             here = self.host.incoming
             self._disk.up.send([e for e in entries if e.host is None and e not in here and self._disk.usable(e)])
 
-    def lendable(self) -> PageMemory:
+    def lendable(self) -> PageMemory | None:
         """Where pages lie that others may read."""
         return self._memory.lendable(self._device.generations)
 
@@ -186,6 +186,9 @@ class Migration:
             urgent_pages=self._offload.urgent,
             pulls=self.pulls.counters(),
             least_pages={"host": self._offload.least},
+            host_bytes=self._memory.slab.memory.nbytes,
+            host_huge_bytes=self._memory.slab.huge_bytes,
+            host_pinned=self._memory.slab.pinned,
         )
         if (disk := self._disk) is None:
             return counters

@@ -7,26 +7,24 @@ aligned    the slots, `stride` apart
 
 import contextlib
 import fcntl
-import logging
 import mmap
 import os
 import struct
 import weakref
 from typing import NamedTuple
 
+import numpy as np
+
+from trunkline.agent.cache.memfd import HUGE_BYTES, allocate, ask_for_huge_pages
 from trunkline.kernels.core import PageSlots
 
 _HEAD = struct.Struct("<8sIIQQQ")
 _MAGIC = b"TKVSLAB1"
 _HEAD_BYTES = 4096
 _GENERATION_BYTES = 4
-_HUGE_BYTES = 2 << 20
-_MADV_POPULATE_WRITE = 23
-"""Linux 5.14: faults all pages in now, or says that there is no memory for them."""
 _F_SEAL_FUTURE_WRITE = 0x10
 """Linux 5.1: nobody who maps it from now on can write."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-log = logging.getLogger(__name__)
 
 
 class SlabError(Exception):
@@ -51,6 +49,12 @@ class Slab:
 
     def __init__(self, memory: mmap.mmap, layout: _Layout, file: int) -> None:
         """`file` is the slab's from now on."""
+        self.memory = np.frombuffer(memory, np.uint8)
+        """All of it."""
+        self.huge_bytes = 0
+        """Of it in huge pages, as far as somebody has counted."""
+        self.pinned = False
+        """Whether a GPU may copy from and to it by itself."""
         self.file = file
         """By which other processes map it, to read; closed with the slab."""
         weakref.finalize(self, os.close, file)
@@ -61,24 +65,17 @@ class Slab:
 
 
 def make(count: int, page_bytes: int, stride: int) -> Slab:
-    """Zeroed memory, in huge pages where the system grants them, all of it there before it is used. Raises OSError,
-    ValueError or OverflowError if it cannot be had."""
+    """Zeroed. Raises OSError, ValueError or OverflowError if the memory cannot be had."""
     behind = _HEAD_BYTES + count * _GENERATION_BYTES
-    aligned = _HUGE_BYTES if count * stride >= _HUGE_BYTES else _HEAD_BYTES
+    aligned = HUGE_BYTES if count * stride >= HUGE_BYTES else _HEAD_BYTES
     layout = _Layout(count, page_bytes, stride, _HEAD_BYTES, -(-behind // aligned) * aligned)
-    with open(os.memfd_create("trunkline-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "r+b") as file:
-        file.truncate(layout.size)
-        memory = mmap.mmap(file.fileno(), layout.size)
+    file, memory = allocate(-(-layout.size // aligned) * aligned)
+    with open(file, "rb"):
         try:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS | _F_SEAL_FUTURE_WRITE)
         except OSError:
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-        reading = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
-    _in_huge_pages(memory)
-    try:
-        memory.madvise(_MADV_POPULATE_WRITE)
-    except OSError as error:
-        log.info("host memory: is taken as it is used (%s)", error)
+        reading = os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
     _HEAD.pack_into(memory, 0, _MAGIC, *layout)
     return Slab(memory, layout, reading)
 
@@ -100,7 +97,7 @@ def _attach(file: int) -> Slab:
         if not seals & fcntl.F_SEAL_SHRINK:
             raise SlabError("the memory handed over could shrink")
         memory = mmap.mmap(file, size, prot=mmap.PROT_READ)
-        _in_huge_pages(memory)
+        ask_for_huge_pages(memory)
     except (OSError, ValueError) as error:
         raise SlabError(f"the memory handed over cannot be mapped: {error}") from None
     with contextlib.suppress(struct.error, ValueError):
@@ -110,11 +107,3 @@ def _attach(file: int) -> Slab:
         if magic == _MAGIC and within and layout.size <= size:
             return Slab(memory, layout, file)
     raise SlabError("the memory handed over has another layout")
-
-
-def _in_huge_pages(memory: mmap.mmap) -> None:
-    """Each who maps it asks for itself."""
-    try:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    except (OSError, AttributeError):
-        log.info("host memory: this system grants no huge pages")

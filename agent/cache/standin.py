@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from trunkline.agent.cache.host import Blocks, HostMemory
+from trunkline.agent.cache.codec import Blocks
+from trunkline.agent.cache.host import HostMemory
 from trunkline.agent.cache.lane import Move
 
 STAND_IN_BYTES = 256 << 20

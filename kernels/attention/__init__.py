@@ -3,5 +3,6 @@
 from trunkline.kernels.attention.batch import AttentionBatch
 from trunkline.kernels.attention.paged import paged_attention, write_pages
 from trunkline.kernels.attention.pool import KVPool, PageLayout
+from trunkline.kernels.attention.quantized import FP8, QuantizedPages
 
-__all__ = ["AttentionBatch", "KVPool", "PageLayout", "paged_attention", "write_pages"]
+__all__ = ["FP8", "AttentionBatch", "KVPool", "PageLayout", "QuantizedPages", "paged_attention", "write_pages"]

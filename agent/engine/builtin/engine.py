@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.lower import open_tiers
+from trunkline.agent.cache.memfd import huge_bytes
 from trunkline.agent.cache.peers import Peers
 from trunkline.agent.engine.base import (
     Delta,
@@ -34,7 +35,6 @@ CLOSE_S = 30.0
 """A step that takes longer is left behind."""
 GRACE_S = 10.0
 """A stream that hears nothing so long after its deadline gives up on the engine."""
-
 log = logging.getLogger(__name__)
 
 
@@ -159,7 +159,20 @@ class BuiltinEngine(Engine):
             settings.disk,
             loaded.namespace,
             self.limits.step_tokens // PAGE_TOKENS,
+            loaded.codec,
         )
+        if lower:
+            slab = lower.host.slab
+            slab.huge_bytes = huge_bytes(slab.memory.ctypes.data, slab.memory.nbytes)
+            slab.pinned = loaded.pin(slab.memory)
+            log.info(
+                "host tier: %d %s pages, %d of %d MiB in huge pages%s",
+                lower.host.pages,
+                settings.tier_format,
+                slab.huge_bytes >> 20,
+                slab.memory.nbytes >> 20,
+                ", pinned" if slab.pinned else "",
+            )
         sink = self._open_sink(self.pages + (lower.pages if lower else 0))
         self.model = ServedModel(settings.served_name, loaded.namespace, self._context(loaded.context))
         if lower and lower.host.pages * PAGE_TOKENS < self.model.context:

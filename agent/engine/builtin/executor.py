@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from trunkline.agent.cache.host import Blocks
+from trunkline.agent.cache.codec import Blocks, Codec
 from trunkline.agent.engine.builtin.scheduler import Chunk
 from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.text import TextModel
@@ -59,6 +59,10 @@ class Loaded:
     """Tokens of prompt and output together that the model can take."""
     vocab: int
     """Token ids are below it."""
+    codec: Codec | None = None
+    """How pages are kept in lower tiers; None: as they are."""
+    pin: Callable[[Blocks], bool] = lambda _: False
+    """Lets the device copy from and to the host tier's memory by itself. False: it does not, or it need not."""
 
 
 LoadModel = Callable[[AgentSettings, TextModel], Loaded]

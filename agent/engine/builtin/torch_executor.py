@@ -5,7 +5,9 @@ from pathlib import Path
 
 import torch
 
+from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.engine.builtin.executor import Executor, Loaded, Sampled, device_pages
+from trunkline.agent.engine.builtin.memory import pin
 from trunkline.agent.engine.builtin.model import Chunk as ModelChunk
 from trunkline.agent.engine.builtin.model import Model, StepBatch
 from trunkline.agent.engine.builtin.sampling import SamplingState, sample
@@ -14,12 +16,13 @@ from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.builtin.weights import fingerprint, load_model
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
-from trunkline.kernels.attention import KVPool
+from trunkline.kernels.attention import FP8, KVPool, QuantizedPages
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.namespace import Namespace
 
 DTYPE = torch.float32
 """On a CPU bfloat16 is slower by multiples."""
+_QUANTIZED = {TierFormat.INT8: torch.int8, TierFormat.FP8: FP8}
 
 
 class TorchExecutor(Executor):
@@ -69,7 +72,16 @@ def load(
     executor = TorchExecutor(model, kv, text)
     # The first step of a process is slow: threads start, kernels are chosen and weights repacked.
     model.forward(StepBatch.of([ModelChunk([0] * PAGE_TOKENS, 0, [0])]), kv)
-    return Loaded(executor, kv.blocks.numpy(), namespace, model.config.context, model.config.vocab_size)
+    quantized = _QUANTIZED.get(settings.tier_format)
+    return Loaded(
+        executor,
+        kv.blocks.numpy(),
+        namespace,
+        model.config.context,
+        model.config.vocab_size,
+        codec=None if quantized is None else QuantizedPages(layout, quantized),
+        pin=pin,
+    )
 
 
 def _batch(chunks: list[Chunk]) -> StepBatch:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.engine.builtin.executor import Executor, Loaded, Sampled, device_pages
 from trunkline.agent.engine.builtin.scheduler import Chunk
 from trunkline.agent.engine.builtin.sequence import Sequence
@@ -22,6 +23,7 @@ from trunkline.agent.engine.emulated.profile import Step, pairs
 from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
+from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.namespace import Namespace
 
@@ -119,6 +121,8 @@ class EmulatedExecutor(Executor):
 
 def load(emulation: Emulation, settings: AgentSettings, text: TextModel) -> Loaded:
     """Makes the pages. Raises ConfigError."""
+    if settings.tier_format is not TierFormat.NATIVE:
+        raise ConfigError(f"--tier-format {settings.tier_format}: emulated pages hold no numbers that could be rounded")
     memory = PageMemory(device_pages(settings, emulation.page_bytes), emulation.page_bytes)
     digest = hashlib.sha256(f"{emulation.name} {FIRST_SEED}".encode() + text.fingerprint)
     namespace = Namespace(

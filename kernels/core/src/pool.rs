@@ -185,6 +185,11 @@ impl PagePool {
         }
     }
 
+    /// Free pages in the longest run of neighbours.
+    pub fn longest_free(&self) -> usize {
+        self.lock().free.longest_run()
+    }
+
     /// Counts everything anew: each page in one state, `free + resident + in flight == total`, nothing waits in vain.
     pub fn check(&self) -> Result<(), String> {
         self.lock().check()

@@ -7,7 +7,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -18,6 +18,7 @@ from trunkline.agent.cache.disk.segments import Segments, Transfer
 from trunkline.agent.cache.host import HostMemory
 from trunkline.agent.cache.lane import Move
 from trunkline.loadtest.bench.row import Row, row
+from trunkline.loadtest.bench.turns import in_turns
 
 DISK_BYTES = 256 << 20
 
@@ -41,7 +42,7 @@ def memory(rounds: int, page_bytes: int) -> Iterator[Row]:
             for there, here in pairs:
                 ctypes.memmove(there, here, page_bytes)
 
-        mine, theirs = _in_turns(partial(carry, move), memcpy, 5 * rounds)
+        mine, theirs = in_turns(partial(carry, move), memcpy, 5 * rounds)
         size, ratio = pages * page_bytes / 1e9, theirs / mine
         yield row(f"host copy {title}, GB/s", size / mine, size / theirs, ratio, ">= 0.9x memcpy", ratio >= 0.9)
 
@@ -82,14 +83,3 @@ def _fio(fio: str, path: Path, size: int, mode: str) -> float:
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     job = json.loads(told[told.index("{") :])["jobs"][0]
     return float(job["write" if "write" in mode else "read"]["bw_bytes"]) / 1e6
-
-
-def _in_turns(one: Callable[[], object], other: Callable[[], object], rounds: int) -> tuple[float, float]:
-    """Median seconds of CPU time of each: neither waits for anything but memory, and other processes do not count."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for call, seconds in zip((one, other), times, strict=True):
-            began = time.thread_time()
-            call()
-            seconds.append(time.thread_time() - began)
-    return median(times[0]), median(times[1])

@@ -57,6 +57,27 @@ impl FreeSet {
         Some(pages)
     }
 
+    /// Pages in the longest run of neighbours.
+    pub fn longest_run(&self) -> usize {
+        let (mut longest, mut run) = (0, 0);
+        for &word in &self.words[self.first.min(self.words.len())..] {
+            if word == u64::MAX {
+                run += 64;
+                continue;
+            }
+            longest = longest.max(run + word.trailing_ones() as usize);
+            // Each turn shortens every run within the word by one.
+            let (mut within, mut left) = (0, word);
+            while left != 0 {
+                left &= left << 1;
+                within += 1;
+            }
+            longest = longest.max(within);
+            run = word.leading_ones() as usize;
+        }
+        longest.max(run)
+    }
+
     /// Number of set bits, counted anew.
     pub fn count(&self) -> usize {
         self.words

@@ -96,6 +96,11 @@ impl PagePool {
     }
 
     #[getter]
+    fn longest_free(&self) -> usize {
+        self.inner.longest_free()
+    }
+
+    #[getter]
     fn total(&self) -> usize {
         self.total
     }
