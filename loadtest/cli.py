@@ -109,6 +109,22 @@ def quant(rounds: _Rounds = 3, json_file: _Json = None) -> None:
     _show("quant", run(rounds), json_file)
 
 
+@bench.command("soak-cache")
+def soak_cache(
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 30.0,
+    folder: Annotated[Path | None, typer.Option(help="On the disk to use. [default: temporary files]")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the traffic.")] = 0,
+    json_file: _Json = None,
+) -> None:
+    """Mixed traffic over full tiers of a node's cache, every page looked at; exit code 1 if anything is wrong."""
+    from trunkline.loadtest.soak_cache import run
+
+    rows = run(minutes, folder, seed)
+    _show("soak-cache", rows, json_file)
+    if any(row["ok"] is False for row in rows):
+        raise typer.Exit(1)
+
+
 @bench.command()
 def fairness(
     trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],

@@ -1,0 +1,66 @@
+"""The soak of a node's cache, in small: it fills all tiers, accounts for every page, and would notice a wrong one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from trunkline.loadtest import soak_cache
+from trunkline.loadtest.churn import Churn, Sizes
+from trunkline.loadtest.cli import bench
+
+SIZES = Sizes(page_bytes=4096, device=64, host=96, disk=160, context=256, sessions=30)
+
+
+@pytest.fixture
+def churn(tmp_path: Path) -> Iterator[Churn]:
+    made = Churn(tmp_path, SIZES)
+    yield made
+    made.close()
+
+
+def fill(churn: Churn) -> None:
+    """Turns until the disk is full and pages have come back from it."""
+    for _ in range(20_000):
+        churn.turn()
+        routes = churn.cache.counters().routes
+        if churn.cache.tiers()[2].free < 10 and routes["disk", "host"].pages:
+            return
+    raise AssertionError(f"after {churn.tally.requests} requests: {churn.cache.tiers()}")
+
+
+def test_all_tiers_are_churned_and_every_page_is_right(churn: Churn) -> None:
+    fill(churn)
+    for _ in range(300):
+        churn.turn()
+    churn.settle()
+    while churn.cache.moving:
+        churn.cache.turn()
+    churn.cache.check()
+    assert all(tier.resident == tier.cached and not tier.in_flight for tier in churn.cache.tiers())
+    tally, counters = churn.tally, churn.cache.counters()
+    assert tally.wrong == churn.cache.false_hits == counters.dropped_pages == 0
+    assert min(tally.requests, tally.cancelled, tally.computed, tally.reused) > 0
+    assert all(route.pages and not route.bad for route in counters.routes.values())
+
+
+def test_a_wrong_page_is_noticed(churn: Churn) -> None:
+    fill(churn)
+    churn._device[:, 100] ^= np.uint8(1)
+    before = churn.tally.reused
+    while churn.tally.reused < before + 20:
+        churn.turn()
+    assert churn.tally.wrong > 0
+
+
+def test_its_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    rows = {str(row["figure"]): row for row in soak_cache.run(1 / 30, tmp_path, sizes=SIZES)}
+    for figure in ("pages with wrong bytes", "false hits", "pages held by nobody at the end"):
+        assert (rows[figure]["ours"], rows[figure]["ok"]) == (0, True)
+    assert rows["resident MiB: last third, and first third after warming up"]["ratio"]
+    assert list(tmp_path.iterdir()) == []
+    for ok, code in ((True, 0), (None, 0), (False, 1)):
+        monkeypatch.setattr(soak_cache, "run", lambda *_, ok=ok: [{"figure": "one", "ok": ok}])
+        assert CliRunner().invoke(bench, ["soak-cache"]).exit_code == code
