@@ -114,6 +114,8 @@ class Migration:
         if chain.holder and all(entry.host is not None for entry in entries) and worth == len(entries):
             here = (*chain.entries, *entries)
             share = self.pulls.begin(chain, len(here), here[-1] if here else None, computes_s)
+        # What is kept free is taken back from the first pages before the last ones come: more is not kept at once.
+        worth = min(worth, max(0, self._device.pool.total - self._offload.room - len(chain.entries)))
         if not worth and share is None:
             return None
         fetch = Fetch(chain, entries[:worth], computes_s, share)

@@ -25,7 +25,8 @@ class Offload:
         self._catalog = catalog
         self._route = route
         total = route.source.pool.total
-        self._room = max(math.ceil(total * (1.0 - mark)), min(burst, total // 3))
+        self.room = max(math.ceil(total * (1.0 - mark)), min(burst, total // 3))
+        """Pages of the upper tier that are kept free."""
         self._clock = clock
         self._retry_at = 0.0
         self.least = 0.0
@@ -36,7 +37,7 @@ class Offload:
     def turn(self) -> None:
         """Lets go what has its copy below, and sends what has none. Never waits."""
         upper, lower = self._route.source, self._route.target
-        short = self._room - upper.pool.free - upper.pool.in_flight
+        short = self.room - upper.pool.free - upper.pool.in_flight
         if short <= 0 or self._route.lane.moves or self._clock() < self._retry_at:
             return
         sending: list[Entry] = []

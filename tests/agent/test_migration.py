@@ -157,6 +157,24 @@ def test_what_comes_back_may_push_the_rest_of_it_out() -> None:
     node.compute(1, 2, 3, 4, 5, 6)
 
 
+def test_no_more_comes_back_than_the_device_keeps() -> None:
+    """One page is kept free: of ten, the last one would push out the first, and so on until the wait is given up."""
+    node = Node(pages=10, host=20)
+    whole = range(1, 11)
+    node.compute(*whole)
+    node.settle()
+    node.compute(*range(21, 30))
+    node.settle()
+    assert node.tiers(*whole) == [H] * 10
+    fetch = node.fetch(*whole)
+    assert fetch is not None
+    assert node.cache.awaits(fetch)
+    node.settle()
+    assert not node.cache.awaits(fetch)
+    assert node.tiers(*whole) == [D] * 9 + [H]
+    assert node.fetch(*whole) is None
+
+
 def test_two_readers_share_a_move() -> None:
     node = half_in_the_host()
     one, two = node.fetch(1, 2, 3), node.fetch(1, 2, 3)
@@ -205,26 +223,22 @@ def test_a_page_computed_meanwhile_makes_the_one_on_its_way_superfluous() -> Non
 
 
 def test_a_fetch_ends_at_its_deadline() -> None:
-    node = Node(pages=4, host=16)
+    node = half_in_the_host()
     now = 0.0
     node.cache._migration._clock = lambda: now  # type: ignore[union-attr]
-    node.compute(1, 2, 3, 4)
-    node.settle()
     node.cache.prefill_rate = 16.0
-    fetch = node.fetch(1, 2, 3, 4)
+    fetch = node.fetch(1, 2, 3)
     assert fetch is not None
     assert node.cache.awaits(fetch)
-    now = 1.5  # one page: a second to compute
+    now = 2.5  # two pages: two seconds to compute
     assert not node.cache.awaits(fetch)
     assert node.cache.counters().late_fetches == 1
     node.settle()
 
 
 def test_what_is_quicker_to_compute_is_not_fetched() -> None:
-    node = Node(pages=4, host=16)
-    node.compute(1, 2, 3, 4)
-    node.settle()
-    fetch = node.fetch(1, 2, 3, 4)
+    node = half_in_the_host()
+    fetch = node.fetch(1, 2, 3)
     assert fetch is not None
     assert node.cache.awaits(fetch)
     up = next(lane for lane in node.memory.lanes if lane.name == "host-to-device")
@@ -233,7 +247,7 @@ def test_what_is_quicker_to_compute_is_not_fetched() -> None:
     node.compute(5, 6)
     node.settle()
     node.cache.prefill_rate = 1000.0
-    assert node.fetch(1, 2, 3, 4) is None
+    assert node.fetch(1, 2, 3) is None
     assert node.cache.counters().skipped_pages > 0
 
 
