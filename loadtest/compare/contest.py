@@ -105,7 +105,8 @@ class Contest:
 
     def _closed(self, target: Target) -> Outcome:
         plan = self._plan
-        return self._load(self._running[target.front], self._users(target), plan.warm_up, plan.seconds)
+        seconds = plan.seconds if target.reuse else 2 * plan.seconds
+        return self._load(self._running[target.front], self._users(target), plan.warm_up, seconds)
 
     def _open(self, target: Target) -> Outcome:
         """A closed loop goes before, so that the conversations do not all come to empty caches at once."""

@@ -47,9 +47,9 @@ class Plan:
     time_scale: float = 1.0
     users: int = 160
     rounds: int = 2
-    seconds: float = 10.0
-    """Of each run that count."""
-    warm_up: float = 12.0
+    seconds: float = 12.0
+    """Of each run that count; twice as many without reuse, where requests take so long that they end in waves."""
+    warm_up: float = 8.0
     """Of each run before that: the conversations under way come into the caches."""
     share: float = 0.8
     """Of the best peer's saturation: the rate in the open loop."""
@@ -82,9 +82,8 @@ class Plan:
     def estimate_s(self, missing: int) -> float:
         """With so many routers that are not there."""
         present = len(self.open_targets) - missing
-        closed = (self.rounds * present + len(TARGETS) - len(self.open_targets)) * (
-            self.warm_up + self.seconds + _RUN_S
-        )
+        once = len(TARGETS) - len(self.open_targets)
+        closed = (self.rounds * present + once) * (self.warm_up + self.seconds + _RUN_S) + once * self.seconds
         opened = self.rounds * present * (self.warm_up + self.settle_s + self.seconds + 2 * _RUN_S)
         hot = (present + 1.5) * (self.seconds + _RUN_S)
         return _START_S * (1 + present) + closed + opened + hot
