@@ -113,7 +113,8 @@ class Level(ABC, Generic[M]):
             if taken is not None:
                 self._free(taken)
                 return taken
-            if not self.lent or not self.on_short():
+            # Leases end only where that can help.
+            if not self.lent or count > self.idle + len(self.lent) or not self.on_short():
                 return None
 
     def lend(self, page: int) -> None:

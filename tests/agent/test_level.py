@@ -80,6 +80,8 @@ def test_when_room_is_wanted_leases_are_asked_to_end() -> None:
     assert [entry.key for entry in level.evict(1) or ()] == [4]
     assert len(lent) == 1
     assert level.evict(4) is None
+    assert len(lent) == 1, "that would not have helped"
+    assert [entry.key for entry in level.evict(3) or ()] == [3, 2, 1]
     assert not lent
     level.check()
 
