@@ -136,7 +136,7 @@ class Node:
             replay=events.replay,
             max_running=engine.limits.max_running,
             pages=engine.pages,
-            transfer=self.transfer.address if self.transfer else "",
+            transfer=self.transfer.address if self.transfer and self.transfer.lending else "",
         )
 
     def _open_events(self, engine: Engine, pages: int) -> EventPublisher:
