@@ -47,6 +47,9 @@ def up(
     kv_memory: Annotated[
         str | None, typer.Option(help=f"KV cache of each agent. [default: {KV_MEMORY}, or what the profile has]")
     ] = None,
+    host_memory: Annotated[
+        str | None, typer.Option(help="More memory for KV of each agent; with it they pull from each other.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
 ) -> None:
     """Serve a cluster of one router and N agents on this machine until Ctrl-C."""
@@ -59,6 +62,7 @@ def up(
         "--page-bytes": page_bytes,
         "--time-scale": time_scale,
         "--kv-memory": kv_memory,
+        "--host-memory": host_memory,
         "--threads": threads or max(1, (os.cpu_count() or 1) // agents),
     }
     flags = {flag: str(value) for flag, value in given.items() if value is not None}

@@ -4,8 +4,9 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,13 +35,16 @@ class Reply:
     first: float
     last: float
     cached_tokens: int
+    text: str
 
     @property
     def ttft(self) -> float:
         return self.first - self.asked
 
 
-def complete(target: Target, tokens: Sequence[int], max_tokens: int) -> Reply:
+def complete(
+    target: Target, tokens: Sequence[int], max_tokens: int, headers: Mapping[str, str] = MappingProxyType({})
+) -> Reply:
     """A greedy streamed completion that runs to `max_tokens`."""
     body = {
         "model": target.model,
@@ -54,7 +58,7 @@ def complete(target: Target, tokens: Sequence[int], max_tokens: int) -> Reply:
     connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
     try:
         asked = time.perf_counter()
-        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json", **headers})
         response = connection.getresponse()
         if response.status != 200:
             raise ConfigError(f"{target.name} answers {response.status}: {response.read(500).decode(errors='replace')}")
@@ -65,6 +69,7 @@ def complete(target: Target, tokens: Sequence[int], max_tokens: int) -> Reply:
 
 def _read(target: Target, response: http.client.HTTPResponse, asked: float, max_tokens: int) -> Reply:
     first = last = 0.0
+    text = ""
     usage: dict[str, Any] = {}
     for line in response:
         if not line.startswith(b"data: {"):
@@ -73,10 +78,11 @@ def _read(target: Target, response: http.client.HTTPResponse, asked: float, max_
         message = json.loads(line[6:])
         if message.get("choices"):
             first, last = first or now, now
+            text += message["choices"][0]["text"]
         usage = message.get("usage") or usage
     if usage.get("completion_tokens") != max_tokens:
         raise ConfigError(f"{target.name} ended after {usage.get('completion_tokens')} of {max_tokens} tokens")
-    return Reply(asked, first, last, (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    return Reply(asked, first, last, (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0, text)
 
 
 def random_tokens(count: int, chance: random.Random | None = None) -> list[int]:

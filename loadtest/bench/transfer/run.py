@@ -2,6 +2,7 @@
 
 from trunkline.loadtest.bench.row import Row
 from trunkline.loadtest.bench.transfer.locate import PAGES, codec, loopback
+from trunkline.loadtest.bench.transfer.pull import pull
 from trunkline.loadtest.bench.transfer.read import read
 
 PREFIX_PAGES = 437
@@ -10,4 +11,4 @@ PREFIX_PAGES = 437
 
 def run(rounds: int = 3) -> list[Row]:
     """One row per figure."""
-    return [*codec(rounds), *loopback(rounds, PREFIX_PAGES), *loopback(rounds, PAGES), *read(rounds)]
+    return [*codec(rounds), *loopback(rounds, PREFIX_PAGES), *loopback(rounds, PAGES), *read(rounds), *pull(rounds)]
