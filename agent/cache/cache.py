@@ -180,7 +180,7 @@ class PageCache:
         if entry is not None and not entry.continues(parent, chain.namespace, tokens):
             return page
         if entry is not None and entry.page != GONE:
-            self.release([page])
+            self.release([page], used=False)
             self._device.hold([entry.page])
         else:
             entry = self._store(entry, key, parent, chain, tokens, page)
@@ -241,8 +241,7 @@ class PageCache:
             # The cache's reference is not the caller's to release.
             if self.pool.references(page) - count < (self._device.members[page] is not None):
                 raise ValueError(f"page {page} is released more often than it is held")
-        if used:
-            entries = [entry for page in holds if (entry := self._device.members[page])]
+        if used and (entries := [entry for page in holds if (entry := self._device.members[page])]):
             self._use(entries, self._visits.blank())
         self._device.let_go(holds.elements())
 

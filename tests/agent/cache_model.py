@@ -122,7 +122,7 @@ class CacheModel:
         elif page.prefix != prefix_of(chain, index):
             return number
         elif page.page != number:
-            self.release([number])
+            self.release([number], used=False)
             self.holders[page.page] += 1
         held.verified[index:] = [page]
         self._attach(page, held.texts.get(index, {}))
@@ -176,8 +176,8 @@ class CacheModel:
 
     def release(self, pages: list[int], *, used: bool = True) -> None:
         self.holders.subtract(pages)
-        if used:
-            self._use([page for page in self.resident.values() if page.page in pages], self.visits.blank())
+        if used and (members := [page for page in self.resident.values() if page.page in pages]):
+            self._use(members, self.visits.blank())
         ours = {page.page for page in self.resident.values()}
         self._freed([page for page in set(pages) if not self.holders[page] and page not in ours])
 
