@@ -18,7 +18,7 @@ from trunkline.agent.engine.builtin.executor import device_pages
 from trunkline.agent.engine.emulated.answer import expected
 from trunkline.agent.engine.emulated.profile import PROFILES
 from trunkline.agent.engine.emulated.settings import Emulation
-from trunkline.agent.engine.emulated.text import EmulatedText
+from trunkline.agent.engine.emulated.text import END_ID, EmulatedText
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.sizes import parse_bytes
 from trunkline.shared.canonical import Message
@@ -184,7 +184,7 @@ def test_an_emulated_agent_serves_what_is_expected_without_torch() -> None:
                 assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == right
                 messages = [{"role": "user", "content": "Wie geht's?"}]
                 chat = text.encode(text.render_chat([Message("user", "Wie geht's?")]), add_special=False).ids
-                reply = [token for token in expected(chat, 5000) if token != text.end_id]
+                reply = [token for token in expected(chat, 5000) if token != END_ID]
                 answer = client.post("/v1/chat/completions", json={"model": body["model"], "messages": messages}).json()
                 assert answer["choices"][0]["message"]["content"] == b"".join(map(text.token_bytes, reply)).decode()
                 assert answer["choices"][0]["finish_reason"] == "stop"

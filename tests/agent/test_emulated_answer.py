@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.agent.engine.emulated.answer import FIRST_SEED, expected, next_token
-from trunkline.agent.engine.emulated.text import EmulatedText
+from trunkline.agent.engine.emulated.text import END_ID, EmulatedText
 from trunkline.kernels.core import hash64
 
 TEXT = EmulatedText()
@@ -49,12 +49,12 @@ def test_answers_end_by_themselves() -> None:
     for _ in range(50):
         prompt = chance.choices(range(TEXT.vocab_size), k=20)
         answer = list(expected(prompt, 10_000))
-        assert answer[-1] == TEXT.end_id
-        assert TEXT.end_id not in answer[:-1]
+        assert answer[-1] == END_ID
+        assert END_ID not in answer[:-1]
         assert list(expected(prompt, 10_000, ignore_eos=True))[: len(answer) - 1] == answer[:-1]
         longer = list(itertools.islice(expected(prompt, 10_000, min_tokens=len(answer)), len(answer)))
         assert longer[:-1] == answer[:-1]
-        assert longer[-1] != TEXT.end_id
+        assert longer[-1] != END_ID
         lengths.append(len(answer))
     assert 150 < sum(lengths) / len(lengths) < 400
 

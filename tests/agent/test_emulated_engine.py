@@ -23,7 +23,7 @@ from trunkline.agent.engine.emulated.executor import EmulatedExecutor
 from trunkline.agent.engine.emulated.memory import PageMemory
 from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.agent.engine.emulated.settings import Emulation
-from trunkline.agent.engine.emulated.text import EmulatedText
+from trunkline.agent.engine.emulated.text import END_ID, EmulatedText
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import ConfigError, RequestError
@@ -214,8 +214,8 @@ def test_what_sampling_asks_for() -> None:
             (delta,) = await collect(made.engine.submit(Generation("r", array("i", prompt), sampling)))
             (logprob,) = delta.logprobs
             assert (logprob.token, logprob.logprob, len(logprob.top)) == (plain[0], 0.0, 1)
-            ending = next([token] for token in range(10_000) if list(expected([token], 1)) == [TEXT.end_id])
-            assert await made.answer(ending) == [TEXT.end_id]
+            ending = next([token] for token in range(10_000) if list(expected([token], 1)) == [END_ID])
+            assert await made.answer(ending) == [END_ID]
             assert len(await made.answer(ending, min_tokens=1)) > 1
             with pytest.raises(RequestError, match="context"):
                 made.engine.submit(Generation("r", array("i", prompt), SamplingParams(10**6)))

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.agent.engine.emulated.text import EmulatedText, token_of
+from trunkline.agent.engine.emulated.text import END_ID, EmulatedText, token_of
 from trunkline.shared.canonical import Message
 from trunkline.shared.errors import RequestError
 
@@ -54,7 +54,7 @@ def test_an_answer_is_the_same_tokens_in_the_next_turn() -> None:
     turn = [*question, Message("assistant", reply), Message("user", "And now?")]
     after = TEXT.encode(TEXT.render_chat(turn), add_special=False).ids
     answer = [token_of(piece) for piece in (b"lox ", b"bam ", b"tik ")]
-    assert after[: len(before) + len(answer) + 1] == [*before, *answer, TEXT.end_id]
+    assert after[: len(before) + len(answer) + 1] == [*before, *answer, END_ID]
 
 
 def test_tools_and_their_calls_are_in_the_prompt() -> None:

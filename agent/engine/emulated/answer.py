@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from trunkline.agent.engine.emulated.text import EmulatedText, token_of
+from trunkline.agent.engine.emulated.text import END_ID, token_of
 from trunkline.kernels.core import hash64, page_chain
 from trunkline.shared.names import PAGE_TOKENS
 
@@ -25,7 +25,6 @@ _MEAN_TOKENS = 256
 _CONSONANTS, _VOWELS = b"bcdfghjklmnprstvwxyz", b"aeiou"
 _WORDS = [token_of(bytes([a, b, c]) + b" ") for a in _CONSONANTS for b in _VOWELS for c in _CONSONANTS]
 """Tokens of answers."""
-_END = EmulatedText().end_id
 _MASK = (1 << 64) - 1
 
 
@@ -46,7 +45,7 @@ def next_token(history: int, may_end: bool) -> int:
     """Follows from the history of a sequence; the end of the answer only if it `may_end`."""
     chance = hash64(history.to_bytes(8, "little"))
     if may_end and chance % _MEAN_TOKENS == 0:
-        return _END
+        return END_ID
     return _WORDS[(chance >> 32) % len(_WORDS)]
 
 
@@ -65,7 +64,7 @@ def expected(prompt: Sequence[int], count: int, *, ignore_eos: bool = False, min
             history = (settled + seed * (2 * full + 1)) & _MASK
         token = next_token(history, not ignore_eos and index >= min_tokens)
         yield token
-        if token == _END:
+        if token == END_ID:
             return
         if len(tail) == PAGE_TOKENS:
             settled, before, full, tail = history, seed, full + 1, array("i")

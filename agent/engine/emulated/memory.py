@@ -1,6 +1,6 @@
 """The pages of an emulated engine: real bytes that are written from a seed, and from which the seed is read back.
 
-A page is 64-bit words; word w is the page's seed times the odd number `FACTORS[w]`, modulo 2^64. Every word alone gives
+A page is 64-bit words; word w is the page's seed times an odd number of its own, modulo 2^64. Every word alone gives
 the seed back, and so do all of them together, unless something else has been written to any of them.
 """
 

@@ -28,6 +28,7 @@ CONTEXT = 131_072
 """Tokens, as Llama 3.1 has them; less where a node's pages hold less."""
 _SPECIAL = (b"<|im_start|>", b"<|im_end|>")
 _FIRST_SPECIAL = 256
+END_ID = _FIRST_SPECIAL + _SPECIAL.index(b"<|im_end|>")
 _FIRST = [0, 0, 258]
 """By the length of a piece: the id of its first token."""
 for _length in range(2, PIECE + 1):
@@ -55,8 +56,7 @@ class EmulatedText(TextModel):
     def __init__(self) -> None:
         self._template = ChatTemplate(_TEMPLATE)
         self.special_ids = frozenset(range(_FIRST_SPECIAL, _FIRST_SPECIAL + len(_SPECIAL)))
-        self.end_id = _FIRST_SPECIAL + _SPECIAL.index(b"<|im_end|>")
-        self.eos_ids = frozenset({self.end_id})
+        self.eos_ids = frozenset({END_ID})
         self.context = CONTEXT
         self.added_texts = _SPECIAL
         self.vocab_size = _VOCAB
