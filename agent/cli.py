@@ -14,6 +14,7 @@ import typer
 from trunkline.agent import models as registry
 from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
+from trunkline.agent.cache.preload import PreloadSettings
 from trunkline.agent.cache_cli import cache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.threads import spin_briefly
@@ -88,6 +89,12 @@ def agent(
     disk_ttl: Annotated[
         float, typer.Option(min=0, help="Seconds after their last use that pages stay there. 0: as long as they fit.")
     ] = 0.0,
+    preload_rhythm: Annotated[
+        bool, typer.Option("--preload-rhythm", help="Bring sessions back from the disk when they usually come.")
+    ] = False,
+    preload_graph: Annotated[
+        bool, typer.Option("--preload-graph", help="Bring a session back from the disk when the one before it comes.")
+    ] = False,
     context: Annotated[int, typer.Option(min=0, help="Tokens of prompt and output. 0: the model's.")] = 0,
     threads: Annotated[int, typer.Option(min=0, max=1024, help="Compute threads. 0: one per core.")] = 0,
     max_running: Annotated[
@@ -159,6 +166,7 @@ def agent(
         disk=_disk(disk_cache, disk_size, disk_write_rate, disk_ttl),
         host_bytes=0 if host_memory == "0" else parse_bytes(host_memory, "--host-memory"),
         tier_format=tier_format,
+        preload=PreloadSettings(preload_rhythm, preload_graph),
         context=context or None,
         threads=threads or None,
         limits=limits,

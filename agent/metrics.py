@@ -105,6 +105,8 @@ def _of_tiers(tiers: TierCounters) -> Iterator[Metric]:
     yield _counter("wrong_fetches", "Fetches that took longer than computing what came", tiers.wrong_fetches)
     yield _counter("skipped_pages", "Pages in lower tiers that were quicker to compute", tiers.skipped_pages)
     yield _counter("wrong_skips", "Requests that computed what would have come sooner", tiers.wrong_skips)
+    yield _counter("preloaded_pages", "Pages brought back from the disk on a guess", tiers.preloaded_pages)
+    yield _counter("preloaded_used_pages", "Of these, those there when asked for", tiers.preloaded_used_pages)
     yield _counter("dropped_pages", "Pages on disk that were damaged, and what hung on them", tiers.dropped_pages)
     yield _gauge("disk_failed", "1 while memory has taken the disk's place", float(tiers.disk_failed))
     yield _counter("disk_failures", "Times that the disk failed", tiers.disk_failures)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
+from trunkline.agent.cache.preload import PreloadSettings
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.registration import Registry
@@ -35,6 +36,8 @@ class AgentSettings:
     """How pages are kept in host and disk."""
     disk: DiskSettings | None = None
     """The disk tier; None: there is none."""
+    preload: PreloadSettings = field(default_factory=PreloadSettings)
+    """What to bring back from the disk before it is asked for."""
     context: int | None = None
     """Tokens of prompt and output together. None: the model's, or what the pages hold if that is less."""
     threads: int | None = None

@@ -167,6 +167,23 @@ def eviction(
     _show("eviction", run([*traces, *made_up(seed)], cache_tokens or [1_000_000, 4_000_000]), json_file)
 
 
+@bench.command()
+def preload(
+    trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
+    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,
+    profile: Annotated[str, typer.Option(help="Of the node; as for `trunkline sim`.")] = "llama-8b-h100",
+    share: Annotated[int, typer.Option(min=1, help="The node has one in so many of the conversations.")] = 8,
+    host_tokens: Annotated[int, typer.Option(min=1, help="That its host memory holds.")] = 400_000,
+    disk_tokens: Annotated[int, typer.Option(min=1, help="That its disk holds.")] = 8_000_000,
+    json_file: _Json = None,
+) -> None:
+    """What bringing sessions back before they come gives: a trace replayed to the cache with modelled times."""
+    from trunkline.loadtest.bench.preload import Node, run
+    from trunkline.loadtest.sim.trace import load_trace
+
+    _show("preload", run(load_trace(trace, block_tokens), Node(profile, share, host_tokens, disk_tokens)), json_file)
+
+
 def _peers(given: list[str] | None) -> dict[str, str]:
     peers = dict(peer.partition("=")[::2] for peer in given or ())
     for name, url in peers.items():

@@ -26,6 +26,7 @@ from trunkline.agent.cache.level import DeviceLevel, Level
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.migration import Migration
 from trunkline.agent.cache.peers import Peers
+from trunkline.agent.cache.preload import Preload, PreloadSettings
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.visits import Visits
 from trunkline.kernels.core import PagePool
@@ -43,8 +44,17 @@ class PageCache:
     published. `pool` is for the engine's `step_begin` and `step_end`; pages are taken and given back through the cache.
     """
 
-    def __init__(self, pages: int, sink: SummarySink, lower: LowerTiers | None = None) -> None:
-        """`lower`: the tiers below the device. Raises ValueError for a number of pages that no pool can have."""
+    def __init__(
+        self,
+        pages: int,
+        sink: SummarySink,
+        lower: LowerTiers | None = None,
+        preload: PreloadSettings = PreloadSettings(),  # noqa: B008  # it is frozen
+    ) -> None:
+        """`lower`: the tiers below the device. `preload`: what to bring back before it is asked for.
+
+        Raises ValueError for a number of pages that no pool can have.
+        """
         self._visits = Visits(pages)
         self._device = DeviceLevel(pages, self._visits)
         self.pool: PagePool = self._device.pool
@@ -54,6 +64,7 @@ class PageCache:
         """Tokens per second that the engine computes, as it says; 0: not known yet."""
         self._catalog = Catalog(sink)
         self._migration = Migration(self._catalog, self._device, lower, self._visits) if lower else None
+        self._preload = Preload(preload, self.find, self._bring, lower.clock) if lower else None
 
     def match(self, request: Chain) -> list[int]:
         """Pages of the longest verified prefix on the device, a reference taken on each.
@@ -130,7 +141,9 @@ class PageCache:
         """Between steps: takes over what was moved, and moves what should be. Never waits."""
         if self._migration is not None:
             self._migration.turn(self.prefill_rate)
-            self._catalog.flush()
+        if self._preload is not None:
+            self._preload.turn()
+        self._catalog.flush()
 
     def on_landed(self, wake: Callable[[], None]) -> None:
         """`wake` is called from other threads when there is something for `turn`; it must not wait."""
@@ -194,6 +207,8 @@ class PageCache:
         """A request for the chain, all of it prompt, has come: it is of use what the last `match` has found of it, and
         stays while others can go. In the end comes `end`, or `leave`."""
         found = chain.entries + chain.below
+        if self._preload is not None:
+            self._preload.begin(chain.keys)
         chain.visit = self._visits.begin(chain.keys, len(found))
         if chain.visit is not None and found:
             self._visits.protected.wait(chain.keys[: len(found)])
@@ -214,6 +229,8 @@ class PageCache:
             self.leave(chain)
         if self._migration is not None:
             self._migration.computed(chain, self.prefill_rate)
+        if self._preload is not None:
+            self._preload.end(chain)
         self.release(pages, used=False)
 
     def pin(self, keys: frozenset[int]) -> None:
@@ -319,6 +336,8 @@ class PageCache:
             pinned_pages=len(protected.pinned),
             core_pages=len(protected.core.keys),
             protected_pages=len(protected),
+            preloaded_pages=self._preload.pages if self._preload else 0,
+            preloaded_used_pages=self._preload.used_pages if self._preload else 0,
         )
 
     def check(self) -> None:
@@ -341,6 +360,12 @@ class PageCache:
             self._device.store(entry, page)
             self._catalog.changed(entry)
         return entry
+
+    def _bring(self, entries: Sequence[Entry]) -> list[Entry]:
+        """`stage`, for a request that is only expected: what comes stays as if it had been of use now."""
+        coming = self._migration.stage(entries) if self._migration is not None else []
+        self._use(coming, self._visits.blank())
+        return coming
 
     def _use(self, entries: Sequence[Entry], visit: int) -> None:
         """The visit has used these, which somebody holds, or which are in lower tiers."""

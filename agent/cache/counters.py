@@ -45,6 +45,10 @@ class TierCounters:
     """Pages of lower tiers that were computed, since that was expected to be quicker."""
     wrong_skips: int = 0
     """Requests for which it was not, by the speeds that were measured until they ended."""
+    preloaded_pages: int = 0
+    """Pages brought from the disk to the host on a guess."""
+    preloaded_used_pages: int = 0
+    """Of these, pages that were still there when their session came."""
     urgent_pages: int = 0
     """Pages copied downwards while a request waited for their room."""
     dropped_pages: int = 0

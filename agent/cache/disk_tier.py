@@ -12,7 +12,7 @@ from trunkline.agent.cache.level import LowerLevel
 from trunkline.agent.cache.lower import DiskBacking, LowerTiers, Store
 from trunkline.agent.cache.offload import Offload
 from trunkline.agent.cache.restore import restore
-from trunkline.agent.cache.route import Route
+from trunkline.agent.cache.route import Route, Speed
 from trunkline.agent.cache.standin import StandIn
 from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import Tier
@@ -35,7 +35,6 @@ class DiskTier:
         lower: LowerTiers,
         disk: DiskBacking,
         visits: Visits,
-        clock: Callable[[], float],
     ) -> None:
         self.failed = False
         """Whether the stand-in is in its place."""
@@ -47,12 +46,12 @@ class DiskTier:
         self._lower = lower
         self._disk = disk
         self._visits = visits
-        self._clock = clock
+        self._clock = lower.clock
         self._wake: Callable[[], None] = lambda: None
         self._bad: set[Entry] = set()
         self._retry_at = 0.0
         ttl_s = disk.settings.ttl_s
-        self._expiry = Expiry(catalog, visits, ttl_s, clock) if ttl_s is not None else None
+        self._expiry = Expiry(catalog, visits, ttl_s, lower.clock) if ttl_s is not None else None
         self._use(disk.store)
         self._restore()
 
@@ -106,8 +105,10 @@ class DiskTier:
     def _use(self, store: Store) -> None:
         catalog, host, lower = self._catalog, self._host, self._lower
         self.level = LowerLevel(Tier.DISK, store.pages, self._visits)
-        self.up = Route(catalog, self.level, host, lower.open_lane("disk-to-host", store.load), lower.batch)
-        self.down = Route(catalog, host, self.level, lower.open_lane("host-to-disk", store.save), lower.batch)
+        lane_up = lower.open_lane("disk-to-host", store.load)
+        lane_down = lower.open_lane("host-to-disk", store.save)
+        self.up = Route(catalog, self.level, host, lane_up, lower.batch, Speed(self._clock))
+        self.down = Route(catalog, host, self.level, lane_down, lower.batch, Speed(self._clock))
         self.up.may_evict = self.may_evict
         self.offload = Offload(self._catalog, self.down, HOST_MARK, lower.burst, self._clock)
         self.on_landed(self._wake)

@@ -1,5 +1,6 @@
 """What the tiers below the device are made of: memory, files, and who copies."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,6 +77,7 @@ class LowerTiers:
     """Pages that a step may take at once."""
     disk: DiskBacking | None = None
     open_lane: Callable[[str, Callable[[Move], None]], Lane] = Lane
+    clock: Callable[[], float] = time.monotonic
 
     @property
     def pages(self) -> int:

@@ -11,7 +11,6 @@ to a tier once, however many ask for it.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -47,20 +46,20 @@ class Migration:
         device: DeviceLevel,
         lower: LowerTiers,
         visits: Visits,
-        *,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._choices = Choices()
         self._admission = Admission()
-        self._clock = clock
+        self._clock = clock = lower.clock
         self._device = device
         self._memory = lower.host
         self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations)
-        self._up = Route(catalog, self.host, device, lower.open_lane("host-to-device", lower.host.load), lower.batch)
-        self._down = Route(catalog, device, self.host, lower.open_lane("device-to-host", lower.host.save), lower.batch)
+        lane_up = lower.open_lane("host-to-device", lower.host.load)
+        lane_down = lower.open_lane("device-to-host", lower.host.save)
+        self._up = Route(catalog, self.host, device, lane_up, lower.batch, Speed(clock))
+        self._down = Route(catalog, device, self.host, lane_down, lower.batch, Speed(clock))
         self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)
         self._up.before_evicting = self._offload.save
-        self._disk = DiskTier(catalog, self.host, lower, lower.disk, visits, clock) if lower.disk else None
+        self._disk = DiskTier(catalog, self.host, lower, lower.disk, visits) if lower.disk else None
         self.pulls = Pulls(catalog, self.host, self._offload, lower)
         if self._disk is not None:
             self._down.may_evict = self.pulls.may_evict = self._disk.may_evict
@@ -136,11 +135,13 @@ class Migration:
         """The request for the chain is done: was it right to compute what was not brought back?"""
         self._choices.computed(chain, _page_s(prefill_rate), self._up.speed, self._disk_speed)
 
-    def stage(self, entries: Sequence[Entry]) -> None:
-        """Sends pages on the disk to the host, parents first, as far as lane and host have room."""
-        if self._disk is not None:
-            here = self.host.incoming
-            self._disk.up.send([e for e in entries if e.host is None and e not in here and self._disk.usable(e)])
+    def stage(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Sends pages on the disk to the host, parents first, as far as lane and host have room: returns those."""
+        if self._disk is None:
+            return []
+        here = self.host.incoming
+        reading = [e for e in entries if e.host is None and e not in here and self._disk.usable(e)]
+        return reading[: self._disk.up.send(reading)]
 
     def lendable(self) -> PageMemory | None:
         """Where pages lie that others may read."""

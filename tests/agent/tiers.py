@@ -1,6 +1,7 @@
 """Tiers below a device for tests: moves happen when a test says so, and fail when it says so."""
 
 import errno
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -88,7 +89,15 @@ class Lanes(list[ManualLane]):
 class Memory:
     """A device of `pages` pages with a host tier; `write` and `read` are what an engine does with pages."""
 
-    def __init__(self, pages: int, host: int, batch: int = 3, disk: Path | None = None, slots: int = 64) -> None:
+    def __init__(
+        self,
+        pages: int,
+        host: int,
+        batch: int = 3,
+        disk: Path | None = None,
+        slots: int = 64,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.device: Blocks = np.zeros((pages, SLOT_ALIGNMENT), np.uint8)
         self.lanes = Lanes()
         memory = HostMemory(self.device, host * SLOT_ALIGNMENT)
@@ -96,7 +105,7 @@ class Memory:
         if disk is not None:
             settings = DiskSettings(disk, slots * (SLOT_ALIGNMENT + HEAD_BYTES), 1e12)
             self.disk = DiskBacking(settings, NAMESPACE, memory)
-        self.lower = LowerTiers(memory, batch, 0, self.disk, self.lanes)
+        self.lower = LowerTiers(memory, batch, 0, self.disk, self.lanes, clock)
 
     def write(self, page: int, content: bytes) -> None:
         self.device[page, :8] = np.frombuffer(content, np.uint8)

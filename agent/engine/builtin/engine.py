@@ -181,7 +181,9 @@ class BuiltinEngine(Engine):
                 lower.host.pages,
                 self.model.context // PAGE_TOKENS,
             )
-        return Parts(loaded.executor, self._text, PageCache(self.pages, sink, lower), sink, self.limits)
+        return Parts(
+            loaded.executor, self._text, PageCache(self.pages, sink, lower, settings.preload), sink, self.limits
+        )
 
     def _context(self, trained: int) -> int:
         """Tokens of prompt and output together: a sequence must fit into the pages, alone."""
