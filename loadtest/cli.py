@@ -94,11 +94,17 @@ def cache(
 
 
 @bench.command()
-def transfer(rounds: _Rounds = 3, json_file: _Json = None) -> None:
-    """Pages from other nodes: finding them, and reading them beside plain copies in C."""
+def transfer(
+    rounds: _Rounds = 3,
+    peer_python: Annotated[
+        Path | None, typer.Option(help="A Python with the packages nixl and mooncake-transfer-engine, to compare with.")
+    ] = None,
+    json_file: _Json = None,
+) -> None:
+    """Pages from other nodes: finding them, reading them beside plain copies in C, and a prefix of 7,000 tokens."""
     from trunkline.loadtest.bench.transfer.run import run
 
-    _show("transfer", run(rounds), json_file)
+    _show("transfer", run(rounds, peer_python), json_file)
 
 
 @bench.command()

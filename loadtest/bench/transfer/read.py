@@ -27,7 +27,7 @@ from trunkline.shared.names import Tier
 PAGES, PAGE_BYTES = 4096, 64 << 10
 GB = PAGES * PAGE_BYTES / 1e9
 TIMEOUT_S = 60.0
-_COPY = Path(__file__).with_name("copy.c")
+_HERE = Path(__file__).parent
 
 
 class Round(NamedTuple):
@@ -38,9 +38,11 @@ class Round(NamedTuple):
 
 
 class Lines:
-    """A process that answers a line with a line."""
+    """A process that answers a line with a line of numbers; what else it says is passed over."""
 
-    def __init__(self, command: list[str], stack: ExitStack) -> None:
+    def __init__(self, command: list[str], stack: ExitStack, mark: str = "") -> None:
+        """`mark`: what an answer begins with."""
+        self._mark = mark
         self._process = stack.enter_context(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         )
@@ -48,10 +50,10 @@ class Lines:
 
     def read(self) -> str:
         """Raises RuntimeError if the process has ended."""
-        line = self._process.stdout.readline()  # type: ignore[union-attr]
-        if not line:
-            raise RuntimeError(f"a process of the bench ended with {self._process.wait()}")
-        return line
+        while line := self._process.stdout.readline():  # type: ignore[union-attr]
+            if line.startswith(self._mark):
+                return line.removeprefix(self._mark)
+        raise RuntimeError(f"a process of the bench ended with {self._process.wait()}")
 
     def ask(self) -> list[float]:
         self._process.stdin.write("\n")  # type: ignore[union-attr]
@@ -59,25 +61,38 @@ class Lines:
         return [float(number) for number in self.read().split()]
 
 
-def read(rounds: int) -> Iterator[Row]:
-    """`tcp` with one stream beside a socket copy, `shm` beside memcpy. Without gcc there is nothing beside them."""
+class Rival(NamedTuple):
+    """Who copies as much in its own way."""
+
+    name: str
+    backend: str
+    """Of ours, that it is compared with."""
+    reach: float
+    """Times its speed that ours is to have."""
+    lines: Lines
+
+    def round(self) -> Round:
+        seconds, sender, receiver = self.lines.ask()
+        return Round(seconds, sender + receiver)
+
+
+def read(rounds: int, peer_python: Path | None) -> Iterator[Row]:
+    """`tcp` with one stream beside a socket copy, `shm` beside memcpy: without gcc there is nothing beside them.
+    `peer_python`: a Python that has NIXL and Mooncake's engine, to be compared over TCP as well."""
     with ExitStack() as stack:
-        floor = _floor(Path(stack.enter_context(tempfile.TemporaryDirectory())), stack)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        rivals = [*_floors(folder, stack), *_peers(peer_python, stack)]
         holder = Lines([sys.executable, "-m", f"{__package__}.holder", str(PAGES), str(PAGE_BYTES)], stack)
         offer = msgspec.json.decode(holder.read(), type=Offer)
         own = slab.make(PAGES, PAGE_BYTES, PAGE_BYTES)
         for way in (TcpBackend(offer, own.slots, None), ShmBackend(offer, own.slots, None)):
             stack.callback(way.close)
+            others = [rival for rival in rivals if rival.backend == way.name]
             sources, targets = _order()
-            ours: list[Round] = []
-            theirs: list[Round] = []
-            for number in range(rounds + 1):  # the first warms up
-                one = _read(way, holder, sources, targets)
-                other = _copied(floor[way.name]) if floor else None
-                if number:
-                    ours.append(one)
-                    theirs += [other] if other else []
-            yield from _rows(way.name, ours, theirs)
+            taken: list[list[Round]] = []
+            for _ in range(rounds + 1):  # the first warms up
+                taken.append([_read(way, holder, sources, targets), *(rival.round() for rival in others)])
+            yield from _rows(way.name, others, taken[1:])
 
 
 def _order() -> tuple[Descriptors, Slots]:
@@ -87,15 +102,18 @@ def _order() -> tuple[Descriptors, Slots]:
     return sources, chance.permutation(PAGES).astype(np.uint32)
 
 
-def _floor(folder: Path, stack: ExitStack) -> dict[str, Lines]:
-    """Processes that copy, by the backend that they are the floor of."""
+def _floors(folder: Path, stack: ExitStack) -> Iterator[Rival]:
     if shutil.which("gcc") is None:
-        return {}
-    subprocess.run(["gcc", "-O2", "-o", folder / "copy", _COPY], check=True)
-    sizes = [str(PAGES), str(PAGE_BYTES)]
-    return {
-        name: Lines([str(folder / "copy"), mode, *sizes], stack) for name, mode in (("tcp", "tcp"), ("shm", "memory"))
-    }
+        return
+    subprocess.run(["gcc", "-O2", "-o", folder / "copy", _HERE / "copy.c"], check=True)
+    for name, backend, mode, reach in (("socket copy in C", "tcp", "tcp", 0.95), ("memcpy", "shm", "memory", 0.85)):
+        yield Rival(name, backend, reach, Lines([str(folder / "copy"), mode, str(PAGES), str(PAGE_BYTES)], stack))
+
+
+def _peers(python: Path | None, stack: ExitStack) -> Iterator[Rival]:
+    for name in ("nixl", "mooncake") if python is not None else ():
+        command = [str(python), str(_HERE / f"peer_{name}.py"), str(PAGES), str(PAGE_BYTES)]
+        yield Rival(f"{name} over TCP", "tcp", 2.0, Lines(command, stack, "peer:"))
 
 
 def _read(way: Backend, holder: Lines, sources: Descriptors, targets: Slots) -> Round:
@@ -107,25 +125,20 @@ def _read(way: Backend, holder: Lines, sources: Descriptors, targets: Slots) -> 
     return Round(seconds, own_cpu + holder.ask()[0] - holder_cpu)
 
 
-def _copied(floor: Lines) -> Round:
-    seconds, sender, receiver = floor.ask()
-    return Round(seconds, sender + receiver)
-
-
-def _rows(name: str, ours: list[Round], theirs: list[Round]) -> Iterator[Row]:
-    """Speeds as medians; the ratio is the median of the rounds' own."""
-    reach = {"tcp": 0.95, "shm": 0.85}[name]
-    floor = {"tcp": "a plain socket copy in C", "shm": "memcpy"}[name]
-    speed, cpu = GB / median(one.seconds for one in ours), median(one.cpu for one in ours) / GB
-    title = f"{name}: {PAGES} pages of {PAGE_BYTES >> 10} KiB in random order"
-    if not theirs:
-        yield row(f"{title}, GB/s", speed, None, None, f">= {reach}x {floor}: not measured, no gcc", None)
-        return
-    ratio = median(other.seconds / one.seconds for one, other in zip(ours, theirs, strict=True))
-    peer = GB / median(other.seconds for other in theirs)
-    yield row(f"{title}, GB/s", speed, peer, ratio, f">= {reach}x {floor}", ratio >= reach)
-    their_cpu = median(other.cpu for other in theirs) / GB
-    yield row(f"{name}: CPU s/GB, both sides", cpu, their_cpu, cpu / their_cpu, "stated", None)
+def _rows(name: str, rivals: list[Rival], taken: list[list[Round]]) -> Iterator[Row]:
+    """`taken`: for each round ours, then the rivals'. Figures are medians, ratios medians of the rounds' own."""
+    title = f"{name}: {PAGES} pages of {PAGE_BYTES >> 10} KiB in random order, GB/s"
+    seconds = [[one.seconds for one in of] for of in zip(*taken, strict=True)]
+    cpu = [[one.cpu for one in of] for of in zip(*taken, strict=True)]
+    if not rivals:
+        yield row(title, GB / median(seconds[0]), None, None, "not compared: no gcc", None)
+    for at, rival in enumerate(rivals, 1):
+        ratio = median(theirs / ours for ours, theirs in zip(seconds[0], seconds[at], strict=True))
+        reach = f">= {rival.reach}x {rival.name}"
+        yield row(title, GB / median(seconds[0]), GB / median(seconds[at]), ratio, reach, ratio >= rival.reach)
+        share = median(ours / theirs for ours, theirs in zip(cpu[0], cpu[at], strict=True))
+        ours_cpu, their_cpu = median(cpu[0]) / GB, median(cpu[at]) / GB
+        yield row(f"{name}: CPU s/GB, both sides", ours_cpu, their_cpu, share, f"beside {rival.name}", None)
 
 
 def _cpu() -> float:

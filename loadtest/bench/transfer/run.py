@@ -1,5 +1,7 @@
 """Pages from other nodes: finding them, and reading them."""
 
+from pathlib import Path
+
 from trunkline.loadtest.bench.row import Row
 from trunkline.loadtest.bench.transfer.locate import PAGES, codec, loopback
 from trunkline.loadtest.bench.transfer.pull import pull
@@ -9,6 +11,12 @@ PREFIX_PAGES = 437
 """Of a prompt of 7,000 tokens."""
 
 
-def run(rounds: int = 3) -> list[Row]:
-    """One row per figure."""
-    return [*codec(rounds), *loopback(rounds, PREFIX_PAGES), *loopback(rounds, PAGES), *read(rounds), *pull(rounds)]
+def run(rounds: int = 3, peer_python: Path | None = None) -> list[Row]:
+    """One row per figure. `peer_python`: see `read`."""
+    return [
+        *codec(rounds),
+        *loopback(rounds, PREFIX_PAGES),
+        *loopback(rounds, PAGES),
+        *read(rounds, peer_python),
+        *pull(rounds),
+    ]
