@@ -1,6 +1,7 @@
 """`trunkline cache pin`, `unpin` and `pins`: prefixes that a running agent keeps."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +54,8 @@ def pins(node: _Node = _NODE, cluster_secret_file: _Secret = None) -> None:
 
 def _read(prefix: str) -> dict[str, Any]:
     try:
-        text = Path(prefix).read_text() if len(prefix) < 4096 and Path(prefix).is_file() else prefix
+        # Not `Path.is_file`: it raises for a text that is too long to be a name.
+        text = Path(prefix).read_text() if os.path.isfile(prefix) else prefix
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{prefix} cannot be read: {error}") from None
     try:

@@ -210,16 +210,19 @@ def test_the_commands_ask_and_show(tmp_path: Path) -> None:
     status = b'{"id": "ab", "tokens": 32, "pages": 2, "held": 1, "expires_in": null, "lasting": false}'
     chat = tmp_path / "chat.json"
     chat.write_text('{"messages": [], "model": "m"}')
-    with agent([(200, status), (200, status), (200, b'{"pins": [' + status + b"]}"), (204, b"")]) as (url, asked):
+    answers = [*[(200, status)] * 3, (200, b'{"pins": [' + status + b"]}"), (204, b"")]
+    with agent(answers) as (url, asked):
         shown = "ab: 32 tokens, 1 of 2 pages are there, for ever, until a restart\n"
         run = CliRunner().invoke
         assert run(commands, ["pin", "You are", "--node", url, "--ttl", "5"]).output == shown
         assert run(commands, ["pin", str(chat), "--node", url]).output == shown
+        assert run(commands, ["pin", "You are " * 500, "--node", url]).output == shown
         assert run(commands, ["pins", "--node", url]).output == shown
         assert run(commands, ["unpin", "ab", "--node", url]).exit_code == 0
     assert asked == [
         ("POST", PINS_PATH, b'{"prompt":"You are","ttl":5.0}'),
         ("POST", PINS_PATH, b'{"messages":[],"ttl":null}'),
+        ("POST", PINS_PATH, b'{"prompt":"' + b"You are " * 500 + b'","ttl":null}'),
         ("GET", PINS_PATH, b""),
         ("DELETE", f"{PINS_PATH}/ab", b""),
     ]
