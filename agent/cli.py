@@ -112,6 +112,9 @@ def agent(
     replay_port: Annotated[int, typer.Option(min=0, max=65535, help="Replays and snapshots. 0: any.")] = 0,
     transfer_host: Annotated[str, typer.Option(help="Address where other nodes ask for pages.")] = "127.0.0.1",
     transfer_port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
+    transfer_rate: Annotated[
+        str | None, typer.Option(help="Bytes per second lent to other nodes, at most. [default: as fast as it goes]")
+    ] = None,
     transfer_tls: Annotated[
         tuple[Path, Path, Path] | None,
         typer.Option(help="CERTIFICATE KEY AUTHORITY, PEM files: nodes must show certificates to each other."),
@@ -171,7 +174,12 @@ def agent(
         threads=threads or None,
         limits=limits,
         secret=load_secret(cluster_secret_file),
-        transfer=TransferSettings(transfer_host, transfer_port, TlsFiles(*transfer_tls) if transfer_tls else None),
+        transfer=TransferSettings(
+            transfer_host,
+            transfer_port,
+            TlsFiles(*transfer_tls) if transfer_tls else None,
+            parse_bytes(transfer_rate, "--transfer-rate") if transfer_rate else 0,
+        ),
     )
     settings.transfer.check(settings.secret, transfer_open)
     with listen(host, port) as listener:

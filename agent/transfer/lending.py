@@ -26,6 +26,7 @@ class Lending:
             raise ConfigError(
                 f"cannot listen on {host} port {port}: {error.strerror}; choose another --transfer-port"
             ) from None
+        self.tcp.lender.rate = settings.rate
         self._shm: ShmLending | None = None
         try:
             self._shm = ShmLending(memory.host, secret, epoch)

@@ -39,12 +39,14 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
-    """Of the control channel."""
+    """Of the control channel, and of the pages themselves."""
 
     host: str = "127.0.0.1"
     port: int = 0
     """0: any free one."""
     tls: TlsFiles | None = None
+    rate: int = 0
+    """Bytes per second that are lent over TCP, to all readers together; 0: as fast as it goes."""
 
     def check(self, secret: str | None, anybody: bool) -> None:
         """Raises ConfigError where whoever reaches the port could read what others' prompts left in the cache."""

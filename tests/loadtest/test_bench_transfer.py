@@ -1,5 +1,10 @@
 """The bench of transfers finds what it asks for, in one question."""
 
+import shutil
+
+import pytest
+
+from trunkline.loadtest.bench.transfer import read
 from trunkline.loadtest.bench.transfer.locate import loopback
 
 
@@ -7,3 +12,14 @@ def test_a_chain_is_located_with_one_question() -> None:
     rows = {str(row["figure"]).partition(": ")[2]: row for row in loopback(1, 20)}
     assert rows["questions"]["ok"]
     assert rows["bytes of question"]["ours"] == 24 + 32 + 8 + 12 * 13
+
+
+def test_pages_are_read_beside_plain_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "PAGES", 8)
+    rows = list(read.read(1, None))
+    rivals = {str(row["reach"]) for row in rows}
+    if shutil.which("gcc") is None:
+        assert rivals == {"not compared: no gcc"}
+    else:
+        assert rivals >= {">= 0.95x socket copy in C", ">= 0.85x memcpy", "beside memcpy"}
+    assert all(isinstance(row["ours"], float) and row["ours"] >= 0 for row in rows)
