@@ -13,7 +13,7 @@ from trunkline.agent.transfer.backend import Backend, Slots, Status
 from trunkline.agent.transfer.descriptors import Descriptors
 from trunkline.agent.transfer.errors import TransferError
 from trunkline.agent.transfer.offer import Offer
-from trunkline.agent.transfer.shm import ShmBackend
+from trunkline.agent.transfer.shm import ShmBackend, is_here
 from trunkline.agent.transfer.tcp import TcpBackend
 from trunkline.kernels.core import PageSlots
 
@@ -70,7 +70,7 @@ class Link:
         self.offer = offer
         self.ways: list[Way] = []
         """In the order in which they are tried before anything was measured."""
-        if offer.shm:
+        if is_here(offer.shm):
             self.ways.append(Way(ShmBackend, lambda: ShmBackend(offer, own, secret), failures))
         if offer.tcp:
             self.ways.append(Way(TcpBackend, lambda: TcpBackend(offer, own, secret), failures))

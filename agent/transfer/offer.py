@@ -14,7 +14,7 @@ class Offer(msgspec.Struct, frozen=True):
     tcp: str = ""
     """host:port of its pages; "": not offered."""
     shm: str = ""
-    """Abstract socket that hands out its memory, of use on the same machine alone; "": not offered."""
+    """Abstract socket that hands out its memory; its name says on which machine that is of use. "": not offered."""
     key: str = ""
     """Secret of the connections for pages, where TLS says who may know it; "": it is the cluster's."""
 

@@ -4,8 +4,10 @@ The holder hands out its memory over an abstract Unix socket, read-only, to who 
 connection stays open for as long as the holder lives. Reading takes no part of the holder.
 """
 
+import os
 import secrets
 import socket
+from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from trunkline.agent.transfer.descriptors import Descriptors
 from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.listener import Listener
 from trunkline.agent.transfer.offer import Offer
-from trunkline.kernels.core import PageSlots
+from trunkline.kernels.core import PageSlots, hash64
 from trunkline.shared.names import Tier
 
 HELLO_S = 2.0
@@ -28,7 +30,7 @@ class ShmLending:
     def __init__(self, slab: Slab, secret: str | None, epoch: int) -> None:
         """Raises OSError if there are no such sockets here."""
         self._slab, self._secret, self._epoch = slab, secret, epoch
-        self.name = f"trunkline-{secrets.token_hex(8)}"
+        self.name = f"{_place()}-{secrets.token_hex(8)}"
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listening.bind(_address(self.name))
@@ -93,6 +95,17 @@ class ShmBackend(Backend):
         except OSError as error:
             return str(error)
         return "the holder has ended"
+
+
+def is_here(name: str) -> bool:
+    """Whether a holder with a socket of this name is on this machine, and can be reached."""
+    return name.startswith(f"{_place()}-")
+
+
+def _place() -> str:
+    """What this machine has to itself until its next start, with its network, for abstract sockets belong to one."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+    return f"trunkline-{hash64(boot + os.readlink('/proc/self/ns/net').encode()):016x}"
 
 
 def _attach(holder: socket.socket) -> Slab:

@@ -19,7 +19,7 @@ from trunkline.agent.transfer import listener, tcp
 from trunkline.agent.transfer.backend import Backend, Status
 from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.offer import Offer
-from trunkline.agent.transfer.shm import ShmBackend, ShmLending
+from trunkline.agent.transfer.shm import ShmBackend, ShmLending, is_here
 from trunkline.agent.transfer.tcp import TcpBackend, TcpLending
 from trunkline.shared.names import Tier
 
@@ -90,6 +90,12 @@ def test_each_page_has_its_own_fate(kind: str, holder: Holder) -> None:
     assert (page(own, 5) == 1).all()
     assert (page(own, 1) == 5).all()
     assert (page(own, 0) == 100).all()
+
+
+def test_memory_of_another_machine_is_not_tried(holder: Holder) -> None:
+    assert is_here(holder.offer.shm)
+    assert not is_here("trunkline-0123456789abcdef-0123456789abcdef")
+    assert not is_here("")
 
 
 @kinds
