@@ -364,7 +364,8 @@ class PageCache:
     def _bring(self, entries: Sequence[Entry]) -> list[Entry]:
         """`stage`, for a request that is only expected: what comes stays as if it had been of use now."""
         coming = self._migration.stage(entries) if self._migration is not None else []
-        self._use(coming, self._visits.blank())
+        if coming:
+            self._use(coming, self._visits.blank())
         return coming
 
     def _use(self, entries: Sequence[Entry], visit: int) -> None:
