@@ -90,18 +90,23 @@ class Contest:
     def _rounds(self, targets: list[Target], what: str, run: Callable[[Target], Outcome]) -> dict[Target, Outcome]:
         outcomes: dict[Target, list[Outcome]] = {}
         for number, target in self._plan.rotated(targets):
-            if target in self.results.missing:
-                continue
-            try:
-                found = run(target)
-            except TrunklineError as error:
-                if target.front == OURS.front:
-                    raise
-                self._give_up(target.front, str(error))
-                continue
-            outcomes.setdefault(target, []).append(found)
-            self._say(f"{what}, round {number + 1}, {target.name}: {found.requests_s:.2f} requests/s")
+            found = self._tried(target, run)
+            if found is not None:
+                outcomes.setdefault(target, []).append(found)
+                self._say(f"{what}, round {number + 1}, {target.name}: {found.requests_s:.2f} requests/s")
         return {target: medians(found) for target, found in outcomes.items()}
+
+    def _tried(self, target: Target, run: Callable[[Target], Outcome]) -> Outcome | None:
+        """None for a peer that fails, or has failed before."""
+        if target in self.results.missing:
+            return None
+        try:
+            return run(target)
+        except TrunklineError as error:
+            if target.front == OURS.front:
+                raise
+            self._give_up(target.front, str(error))
+            return None
 
     def _closed(self, target: Target) -> Outcome:
         plan = self._plan
@@ -163,8 +168,13 @@ class Contest:
         single = self._load(self._agents[0], slowly, plan.seconds / 2, plan.seconds)
         self.results.hot_rate = 2 * single.requests_s
         self._say(f"hot prefix: {self.results.hot_rate:.2f} requests/s, twice what one agent can do")
+        options = {**hot, "rate": self.results.hot_rate}
+
+        def measured(target: Target) -> Outcome:
+            return self._load(self._running[target.front], options, 0.0, plan.seconds, stop_s=_OPEN_STOP_S)
+
         for target in self._present(plan.open_targets):
-            options = {**hot, "rate": self.results.hot_rate}
-            found = self._load(self._running[target.front], options, 0.0, plan.seconds, stop_s=_OPEN_STOP_S)
-            self.results.hot[target] = found
-            self._say(f"hot prefix, {target.name}: busiest agent {found.work_max_over_mean or 0:.2f} x the mean")
+            found = self._tried(target, measured)
+            if found is not None:
+                self.results.hot[target] = found
+                self._say(f"hot prefix, {target.name}: busiest agent {found.work_max_over_mean or 0:.2f} x the mean")
