@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trunkline.loadtest.fleet.agents import agents
+from trunkline.loadtest.fleet.agents import agents, counters
 from trunkline.loadtest.fleet.command import new_folder, run, write_json
 from trunkline.loadtest.fleet.service import Probe, Service, free_ports
 from trunkline.loadtest.fleet.traffic import Traffic
@@ -22,6 +22,11 @@ from trunkline.shared.errors import TrunklineError
 _QUIET_S = 15.0
 """Load without disturbances at the end, in which nothing may fail."""
 _STOP_S = 30.0
+_LOADED_S = 60.0
+_EARLY_S = 5.0
+"""From the last disturbance to the end of the load."""
+_FIRST = 10
+"""Requests, more than those by which the load looks at the server."""
 _PAUSE_S = 8.0
 """Mean time between disturbances."""
 _AGENT = "--engine emulated --profile llama-8b-h100 --time-scale 2 --pages 1500 --host-memory 4MiB --disk-size 32MiB"
@@ -79,17 +84,26 @@ def _disturbed(
     """The summary of the load meanwhile. Each disturbance comes once before any comes again."""
     chance = random.Random(options["seed"])  # type: ignore[arg-type]
     broken = disturbances.Fleet(fleet, router, chance)
-    until = time.monotonic() + seconds
     with ThreadPoolExecutor(1) as pool:
         load = pool.submit(Traffic(router.url, seconds, _STOP_S, options).run, out)
+        _await_requests(fleet)
+        began = time.monotonic()
+        until = began + seconds - _EARLY_S
         todo: list[Callable[[disturbances.Fleet], str]] = []
         while (pause := chance.uniform(0.5, 1.5) * _PAUSE_S) < until - time.monotonic() and not load.done():
             time.sleep(pause)
             todo = todo or chance.sample(disturbances.ALL, len(disturbances.ALL))
             what = todo.pop()(broken)
             memory.mark(what)
-            print(f"[{seconds - (until - time.monotonic()):5.0f} s] {what}", flush=True)
+            print(f"[{time.monotonic() - began:5.0f} s] {what}", flush=True)
         return load.result()
+
+
+def _await_requests(fleet: list[Service]) -> None:
+    """Until the load has come: it first looks at a server that must be there. The seconds count from then on."""
+    until = time.monotonic() + _LOADED_S
+    while sum(counters(agent.url)["requests_total"] for agent in fleet) < _FIRST and time.monotonic() < until:
+        time.sleep(0.2)
 
 
 def _judged(disturbed: dict[str, Any], quiet: dict[str, Any]) -> list[str]:
