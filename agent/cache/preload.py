@@ -7,7 +7,7 @@ Two guesses, each with its switch. *Rhythm*: a session that came back before com
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from trunkline.agent.cache.chain import Chain
@@ -118,9 +118,14 @@ class Preload:
         session = _Session(next(self._numbers), now) if before is None else self._ends.pop(before)
         session.ended_at, session.away = now, True
         last = chain.entries[-1].key
+        if (displaced := self._ends.pop(last, None)) is not None:
+            del self._keys[displaced.number]
         self._ends[last], self._keys[session.number] = session, last
         if self._settings.rhythm and session.spread_s < session.gap_s <= LONGEST_S:
             heappush(self._due, (now + session.gap_s - session.spread_s, session.number, now))
+            if len(self._due) > 2 * REMEMBERED:  # most are of sessions that have come or are forgotten
+                self._due = [due for due in self._due if self._awaited(*due[1:]) is not None]
+                heapify(self._due)
         if len(self._ends) > REMEMBERED:
             del self._keys[self._ends.pop(next(iter(self._ends))).number]
 
@@ -129,9 +134,14 @@ class Preload:
         now = self._clock()
         while self._due and self._due[0][0] <= now:
             _, number, ended_at = heappop(self._due)
-            session = self._ends.get(self._keys.get(number, -1))
-            if session is not None and session.is_awaited(ended_at, now) and not self._bring(session):
+            session = self._awaited(number, ended_at)
+            if session is not None and not self._bring(session):
                 heappush(self._due, (now + RETRY_S, number, ended_at))
+
+    def _awaited(self, number: int, ended_at: float) -> _Session | None:
+        """The session, if it may still come back from the turn that ended then."""
+        session = self._ends.get(self._keys.get(number, -1))
+        return session if session is not None and session.is_awaited(ended_at, self._clock()) else None
 
     def _bring(self, session: _Session) -> bool:
         """Whether all of its pages are in memory, or on the way there."""

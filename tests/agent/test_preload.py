@@ -160,3 +160,4 @@ def test_no_more_sessions_are_remembered_than_there_is_room_for(
     assert guesses is not None
     assert list(guesses._keys.values()) == list(guesses._ends)
     assert len(guesses._ends) == 4
+    assert len(guesses._due) <= 8
