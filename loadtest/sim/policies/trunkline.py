@@ -10,7 +10,7 @@ from trunkline.kernels.core import PrefixIndex
 from trunkline.loadtest.sim.node import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View
 from trunkline.router.body import Prompt
-from trunkline.router.node import Node
+from trunkline.router.node import Node, NodeState
 from trunkline.router.scheduler.scheduler import Scheduler, Ticket
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
@@ -50,6 +50,7 @@ class Trunkline(Policy):
         models: Mapping[str, ServedModel | None] = {MODEL: ServedModel(MODEL, NAMESPACE, context=0)}
         for node in self._nodes:
             node.models = models
+            node.state = NodeState.READY
         self._tickets: dict[int, Ticket] = {}
 
     def _open(self, index: PrefixIndex, settings: SchedulerSettings) -> Scheduler:
