@@ -17,8 +17,10 @@ import numpy as np
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.disk.settings import DiskSettings
+from trunkline.agent.cache.entry import GONE
 from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.lower import open_tiers
+from trunkline.agent.cache.window import Window
 from trunkline.kernels.core import hash64
 from trunkline.loadtest.bench.cache.known import NAMESPACE, Known
 from trunkline.shared.names import PAGE_TOKENS
@@ -48,6 +50,8 @@ class Sizes:
     disk: int = 4096
     context: int = 1024
     sessions: int = 400
+    window: int | None = None
+    """Tokens that a model attends to; None: all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,12 +112,22 @@ class Churn:
         self._pattern = np.arange(sizes.page_bytes // 8, dtype=np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)
         disk = DiskSettings(folder, sizes.disk * (-(-sizes.page_bytes // 4096) * 4096 + 4096), 1e12)
         lower = open_tiers(self._device, sizes.host * sizes.page_bytes, disk, NAMESPACE, burst=LIVE * STEP_PAGES)
-        self.cache = PageCache(sizes.device, Known(), lower)
+        window = None if sizes.window is None else Window(sizes.window)
+        self.cache = PageCache(sizes.device, Known(), lower, window=window)
         self.cache.prefill_rate = PREFILL_RATE
         self._systems = [self._words_of(self._chance.randrange(100, 400)) for _ in range(SYSTEM_PROMPTS)]
         self._sessions = [self._begun() for _ in range(sizes.sessions)]
         self._waiting: list[Request] = []
         self._running: list[Request] = []
+
+    def remember(self, count: int) -> None:
+        """So many requests that find nothing and compute nothing: what a cache remembers of those who came is bounded,
+        and grows until then."""
+        for _ in range(count):
+            chain = Chain(NAMESPACE, self._words_of(PAGE_TOKENS))
+            self.cache.release(self.cache.match(chain), used=False)
+            self.cache.begin(chain)
+            self.cache.end(chain, [], 0)
 
     def turn(self) -> None:
         """One step of everybody, and what comes between two."""
@@ -230,6 +244,10 @@ class Churn:
             self._words[page] = self._content(request, index)
             request.pages[index] = self.cache.commit(request.chain, index, page)
         self.tally.computed += len(pages)
+        if self.cache.window is not None:
+            passed, first = request.pages.count(GONE), self.cache.window.first(len(request.pages) * PAGE_TOKENS)
+            self.cache.slide(request.chain, passed, request.pages[passed:first])
+            request.pages[passed:first] = [GONE] * (first - passed)
 
     def _end(self, request: Request) -> None:
         self._look(request)
@@ -250,7 +268,8 @@ class Churn:
     def _look(self, request: Request) -> None:
         """Every page that the request holds."""
         for index, page in enumerate(request.pages):
-            self.tally.wrong += not np.array_equal(self._words[page], self._content(request, index))
+            if page != GONE:
+                self.tally.wrong += not np.array_equal(self._words[page], self._content(request, index))
 
     def _content(self, request: Request, index: int) -> "np.typing.NDArray[np.uint64]":
         stamps, chain = request.stamps, request.chain

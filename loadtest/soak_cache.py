@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from trunkline.agent.cache.disk.tools import verify
+from trunkline.agent.cache.visits import REMEMBERED
 from trunkline.loadtest.bench.row import Row, row
 from trunkline.loadtest.churn import Churn, Sizes, Tally
 from trunkline.shared.wire import TierLoad
@@ -43,6 +44,7 @@ class Soak:
     def run(self) -> list[Row]:
         """One row per figure. Raises RuntimeError if pages are not accounted for."""
         churn, cache = self._churn, self._churn.cache
+        churn.remember(REMEMBERED)
         began = time.monotonic()
         warm, pause = began + WARM_UP * self._seconds, self._seconds * (1 - WARM_UP) / SAMPLES
         sample_at = warm

@@ -34,7 +34,7 @@ class Admission:
 def reaches(leaf: Member, pages: float) -> bool:
     """Whether the segment that ends with the leaf has so many pages."""
     length, step = 1, leaf
-    while length < pages and (parent := step.parent) is not None and parent.children == 1:
-        step = parent
+    while length < pages and (base := step.base) is not None and base.children == 1:
+        step = base
         length += 1
     return length >= pages

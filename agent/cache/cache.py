@@ -29,6 +29,7 @@ from trunkline.agent.cache.peers import Peers
 from trunkline.agent.cache.preload import Preload, PreloadSettings
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.visits import Visits
+from trunkline.agent.cache.window import Window
 from trunkline.kernels.core import PagePool
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import TierLoad
@@ -50,13 +51,16 @@ class PageCache:
         sink: SummarySink,
         lower: LowerTiers | None = None,
         preload: PreloadSettings = PreloadSettings(),  # noqa: B008  # it is frozen
+        window: Window | None = None,
     ) -> None:
         """`lower`: the tiers below the device. `preload`: what to bring back before it is asked for.
+        `window`: of a model that attends to no more than that.
 
         Raises ValueError for a number of pages that no pool can have.
         """
+        self.window = window
         self._visits = Visits(pages)
-        self._device = DeviceLevel(pages, self._visits)
+        self._device = DeviceLevel(pages, self._visits, closed=window is None)
         self.pool: PagePool = self._device.pool
         self.false_hits = 0
         """Matches that ended because a key was there, but not for these tokens after this parent."""
@@ -71,6 +75,7 @@ class PageCache:
 
         At least one token is left to compute, since the next one follows from its logits: a request of n tokens gets
         at most (n - 1) // 16 pages. What follows in lower tiers, verified likewise, is noted for `fetch`.
+        With a window, only those are returned that are still attended to, after a GONE for each one before them.
         """
         entries: list[Entry] = []
         parent: Entry | None = None
@@ -88,6 +93,8 @@ class PageCache:
                 break
             entries.append(entry)
             parent = entry
+        if self.window is not None:
+            return self._match_window(request, entries, self.window)
         pages = [entry.page for entry in entries if entry.page != GONE]
         request.below = entries[len(pages) :]
         self._device.hold(pages)
@@ -254,6 +261,8 @@ class PageCache:
         Raises ValueError, and changes nothing, for a page that the caller cannot be holding.
         """
         holds = Counter(pages)
+        if self.window is not None:
+            del holds[GONE]
         for page, count in holds.items():
             # The cache's reference is not the caller's to release.
             if self.pool.references(page) - count < (self._device.members[page] is not None):
@@ -261,6 +270,13 @@ class PageCache:
         if used and (entries := [entry for page in holds if (entry := self._device.members[page])]):
             self._use(entries, self._visits.blank())
         self._device.let_go(holds.elements())
+
+    def slide(self, chain: Chain, first: int, pages: Sequence[int]) -> None:
+        """The window has passed these pages of the chain, from its page `first` on: whoever computes it lets them go.
+        They may be evicted while it goes on, as other pages that nobody holds; what follows needs them no more."""
+        for entry in chain.entries[first + 1 : first + 1 + len(pages)]:
+            self._device.part(entry)
+        self.release(pages, used=False)
 
     def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None:
         """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32, rounded
@@ -369,12 +385,26 @@ class PageCache:
         return coming
 
     def _use(self, entries: Sequence[Entry], visit: int) -> None:
-        """The visit has used these, which somebody holds, or which are in lower tiers."""
+        """The visit has used these, which somebody holds, or which are in lower tiers, or before the window."""
         for entry in entries:
             if entry.used < visit:
                 entry.used = visit
+        if self.window is not None:
+            self._device.touched(entries)
         if self._migration is not None:
             self._migration.touched(entries)
+
+    def _match_window(self, request: Chain, entries: list[Entry], window: Window) -> list[int]:
+        """The longest prefix of these verified entries whose tail is on the device. Of the longest whose tail is in any
+        tier, what is missing on the device is noted for `fetch`."""
+        reach = window.reach(entries, lambda entry: entry.page != GONE)
+        below = window.reach(entries, lambda entry: entry.page != GONE or bool(entry.host or entry.disk))
+        request.below = [entry for entry in entries[max(0, below - window.tail) : below] if entry.page == GONE]
+        passed = max(0, reach - window.tail)
+        pages = [entry.page for entry in entries[passed:reach]]
+        self._device.hold(pages)
+        self._follow(request, entries[:reach])
+        return [GONE] * passed + pages
 
     def _follow(self, chain: Chain, entries: list[Entry]) -> None:
         """The chain's verified pages are now `entries`: its text keys hang on those that it did not have before."""

@@ -29,7 +29,11 @@ class Reason(StrEnum):
 
 
 class Catalog:
-    """Used from the engine thread only. The set of keys in it is prefix-closed, and so is what has been published."""
+    """Used from the engine thread only. The set of keys in it is prefix-closed, and so is what has been published.
+
+    An entry that others hang on stays when its last copy has gone, and with it its key: they are verified through it.
+    That is so only where a tier is not `closed`.
+    """
 
     def __init__(self, sink: SummarySink) -> None:
         self.entries: dict[int, Entry] = {}
@@ -49,6 +53,8 @@ class Catalog:
     def admit(self, entry: Entry) -> None:
         """An entry that was in no tier is in `entry.tier` now; its parent is in some."""
         self.entries[entry.key] = entry
+        if entry.parent is not None:
+            entry.parent.heirs += 1
         self._publisher.stored(entry.key, entry.depth, entry.tier)
 
     def adopt(self, keys: Numbers, depths: Numbers) -> None:
@@ -56,11 +62,11 @@ class Catalog:
         self._publisher.stored_many(keys, depths, Tier.DISK)
 
     def has(self, entry: Entry) -> bool:
-        """Whether the entry is in any tier."""
+        """Whether the entry is here."""
         return self.entries.get(entry.key) is entry
 
     def changed(self, entry: Entry) -> None:
-        """Copies of the entry came or went. If the last one did, so does the entry."""
+        """Copies of the entry came or went. If the last one did, so does the entry, unless others hang on it."""
         if entry.page != GONE:
             tier = Tier.DEVICE
         elif entry.host is not None:
@@ -68,14 +74,24 @@ class Catalog:
         elif entry.disk is not None:
             tier = Tier.DISK
         else:
-            del self.entries[entry.key]
-            self.texts.detach(entry)
-            self._publisher.removed(entry.key)
+            if self.has(entry):  # else it went with the last that hung on it
+                self._remove(entry)
             return
         if tier is not entry.tier:
             entry.tier = tier
             self._publisher.moved(entry.key, tier)
             self.texts.moved(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        """An entry without copies, and those before it that had stayed for it alone."""
+        while not entry.heirs and entry.page == GONE and entry.host is None and entry.disk is None:
+            del self.entries[entry.key]
+            self.texts.detach(entry)
+            self._publisher.removed(entry.key)
+            if entry.parent is None:
+                return
+            entry = entry.parent
+            entry.heirs -= 1
 
     def evict(self, level: Level[M], count: int) -> bool:
         """Lets the next `count` pages of a tier go, or none at all."""
@@ -99,10 +115,13 @@ class Catalog:
 
     def check(self) -> None:
         """Raises RuntimeError with the first thing that does not add up."""
+        heirs = Counter(entry.parent.key for entry in self.entries.values() if entry.parent is not None)
         for key, entry in self.entries.items():
             if entry.key != key:
                 raise RuntimeError(f"key {key:016x} leads to the page of another")
-            if entry.page == GONE and entry.host is None and entry.disk is None:
+            if entry.heirs != heirs[key]:
+                raise RuntimeError(f"{heirs[key]} pages hang on key {key:016x}, {entry.heirs} are counted")
+            if entry.page == GONE and entry.host is None and entry.disk is None and not entry.heirs:
                 raise RuntimeError(f"key {key:016x} has a page that is in no tier")
             if entry.parent is not None and self.entries.get(entry.parent.key) is not entry.parent:
                 raise RuntimeError(f"key {key:016x} is there without its parent")

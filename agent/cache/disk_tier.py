@@ -70,8 +70,10 @@ class DiskTier:
         return entry.disk is not None and entry not in self._bad
 
     def may_evict(self, entry: Entry) -> bool:
-        """Whether the host may let the entry go: it is here too, or nothing gets here."""
-        return entry.disk is not None or self.failed
+        """Whether the host may let the entry go: it is here too, or does not get here."""
+        if entry.disk is not None or self.failed:
+            return True
+        return not self._host.closed and not self.offload.path(entry)
 
     def turn(self) -> None:
         """Flips what has landed, keeps room in the host. Never waits."""
@@ -195,7 +197,7 @@ class DiskTier:
             step: Copy | None = copy
             while step is not None and step not in fine:
                 path.append(step)
-                step = step.parent
+                step = step.base
             verdict = True if step is None else fine[step]
             for one in reversed(path):
                 verdict = fine[one] = verdict and one.entry not in self._bad

@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     depth: int
     """Tokens from the start of the sequence to the end of this page."""
     children: int = 0
-    """Entries on the device whose parent this is."""
+    """Entries on the device whose base this is."""
     used: int = 0
     """The visit that last used it, wherever it was read; see `visits.py`."""
     texts: tuple[int, ...] = ()
@@ -38,6 +38,15 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     """The fastest that has it, as published."""
     host: "Copy | None" = None
     disk: "Copy | None" = None
+    heirs: int = 0
+    """Entries whose parent this is."""
+    alone: bool = False
+    """Its parent need not be on the device: nobody who goes on after it attends to that any more."""
+
+    @property
+    def base(self) -> "Entry | None":
+        """What must be on the device with it."""
+        return None if self.alone else self.parent
 
     def continues(self, parent: "Entry | None", namespace: Namespace, tokens: bytes) -> bool:
         """Whether this entry is these 16 tokens after that verified parent. Equal keys do not say so."""
@@ -50,7 +59,8 @@ class Copy(msgspec.Struct, eq=False, gc=False):
     entry: Entry
     page: int
     """Its number in that tier; GONE once dropped."""
-    parent: "Copy | None"
+    base: "Copy | None"
+    """Its parent's, which must be in that tier with it. None: a first page, or see `Level.closed`."""
     children: int = 0
 
     @property
@@ -69,7 +79,7 @@ class Member(Protocol):
     children: int
 
     @property
-    def parent(self) -> "Member | None": ...
+    def base(self) -> "Member | None": ...
 
     @property
     def key(self) -> int: ...

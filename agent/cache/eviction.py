@@ -103,9 +103,9 @@ class EvictionOrder(Generic[M]):
                 continue
             taken.append(member)
             self._resident[page] = None
-            if member.parent is not None:
-                member.parent.children -= 1
-                self.add(cast(M, member.parent))
+            if member.base is not None:
+                member.base.children -= 1
+                self.add(cast(M, member.base))
         for member in spared:
             self.add(member)
         return taken
@@ -113,6 +113,6 @@ class EvictionOrder(Generic[M]):
     def _put_back(self, taken: list[M]) -> None:
         for member in taken:
             self._resident[member.page] = member
-            if member.parent is not None:
-                member.parent.children += 1
+            if member.base is not None:
+                member.base.children += 1
             self.add(member)

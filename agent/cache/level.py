@@ -25,14 +25,20 @@ class Level(ABC, Generic[M]):
     The level itself holds one reference to each member's page; a member is idle while it is the only one. Members are
     prefix-closed: one has its parent beside it, and leaves go first. So what a tier loses is never what another tier's
     pages hang on, and a tier that is left alone (after a restart) is complete in itself.
+
+    Of a model with a sliding window, device and host are not `closed`: a member may be there without its parent, which
+    nobody attends to any more who goes on after it. The parent's entry stays all the same, to verify it.
     """
 
-    def __init__(self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None) -> None:
+    def __init__(
+        self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None, *, closed: bool = True
+    ) -> None:
         """`visits`: of all tiers. `generations`: the tier's own, of zeros.
 
         Raises ValueError for a number of pages that no pool can have.
         """
         self.tier = tier
+        self.closed = closed
         self.pool = PagePool(pages)
         self.members: list[M | None] = [None] * pages
         self.idle = 0
@@ -64,11 +70,11 @@ class Level(ABC, Generic[M]):
         return GONE if copy is None else copy.page
 
     def add(self, member: M) -> None:
-        """A member on a page that somebody holds. Its parent is here."""
+        """A member on a page that somebody holds. Its base is here."""
         self.pool.share([member.page])
         self.members[member.page] = member
-        if member.parent is not None:
-            member.parent.children += 1
+        if member.base is not None:
+            member.base.children += 1
 
     def hold(self, pages: Sequence[int]) -> None:
         """One more holder of members' pages, each named once: they stay."""
@@ -132,9 +138,9 @@ class Level(ABC, Generic[M]):
     def remove(self, member: M) -> None:
         """Lets this one go; it may go (`may_go`)."""
         self.members[member.page] = None
-        if member.parent is not None:
-            member.parent.children -= 1
-            self._order.add(member.parent)  # type: ignore[arg-type]  # the parent of a member is one
+        if member.base is not None:
+            member.base.children -= 1
+            self._order.add(member.base)  # type: ignore[arg-type]  # the base of a member is one
         self._free([member])
 
     def clear(self) -> None:
@@ -177,7 +183,7 @@ class Level(ABC, Generic[M]):
             idle += self.pool.references(page) == 1
             if member.page != page:
                 raise RuntimeError(f"{name} page {page} has a member that says {member.page}")
-            if (parent := member.parent) is not None:
+            if (parent := member.base) is not None:
                 place = parent.page
                 if place == GONE or self.members[place] is not parent:
                     raise RuntimeError(f"{name} page {page} is resident without its parent")
@@ -217,8 +223,8 @@ class Level(ABC, Generic[M]):
 class DeviceLevel(Level[Entry]):
     """The device: an entry is its own copy here."""
 
-    def __init__(self, pages: int, visits: Visits) -> None:
-        super().__init__(Tier.DEVICE, pages, visits)
+    def __init__(self, pages: int, visits: Visits, *, closed: bool = True) -> None:
+        super().__init__(Tier.DEVICE, pages, visits, closed=closed)
 
     def copy_of(self, entry: Entry) -> Entry | None:
         return entry if entry.page != GONE else None
@@ -227,18 +233,29 @@ class DeviceLevel(Level[Entry]):
         return member
 
     def store(self, entry: Entry, page: int) -> bool:
-        if entry.page != GONE or (entry.parent is not None and entry.parent.page == GONE):
+        orphan = entry.parent is not None and entry.parent.page == GONE
+        if entry.page != GONE or (orphan and self.closed):
             return False
-        entry.page, entry.children = page, 0
+        entry.page, entry.children, entry.alone = page, 0, orphan
         self.add(entry)
         return True
+
+    def part(self, entry: Entry) -> None:
+        """From now on the entry needs its parent here no more."""
+        base = entry.base
+        if entry.page != GONE and base is not None:
+            entry.alone = True
+            base.children -= 1
+            self._order.add(base)
 
 
 class LowerLevel(Level[Copy]):
     """Host or disk: where an entry's copy is kept in the entry itself."""
 
-    def __init__(self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None) -> None:
-        super().__init__(tier, pages, visits, generations)
+    def __init__(
+        self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None, *, closed: bool = True
+    ) -> None:
+        super().__init__(tier, pages, visits, generations, closed=closed)
         self.freed: list[int] = []
         """Pages that were let go, for whoever must write that down."""
 
@@ -249,10 +266,11 @@ class LowerLevel(Level[Copy]):
         return member.entry
 
     def store(self, entry: Entry, page: int) -> bool:
-        parent = self.copy_of(entry.parent) if entry.parent is not None else None
-        if self.copy_of(entry) is not None or (entry.parent is not None and parent is None):
+        base = self.copy_of(entry.parent) if entry.parent is not None else None
+        orphan = entry.parent is not None and base is None
+        if self.copy_of(entry) is not None or (orphan and self.closed):
             return False
-        copy = Copy(entry, page, parent)
+        copy = Copy(entry, page, base)
         self._note(entry, copy)
         self.add(copy)
         return True

@@ -52,7 +52,7 @@ class Migration:
         self._clock = clock = lower.clock
         self._device = device
         self._memory = lower.host
-        self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations)
+        self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations, closed=device.closed)
         lane_up = lower.open_lane("host-to-device", lower.host.load)
         lane_down = lower.open_lane("device-to-host", lower.host.save)
         self._up = Route(catalog, self.host, device, lane_up, lower.batch, Speed(clock))

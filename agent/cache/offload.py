@@ -1,11 +1,11 @@
 """Keeps room in a tier: what would go next is copied to the tier below, and then let go."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from trunkline.agent.cache.admission import reaches
 from trunkline.agent.cache.catalog import Catalog, Reason
-from trunkline.agent.cache.entry import GONE, Entry
+from trunkline.agent.cache.entry import Entry, Member
 from trunkline.agent.cache.route import Route
 
 RETRY_S = 0.1
@@ -16,7 +16,8 @@ class Offload:
     """Above the mark, as far as the lane takes it. Used from the engine thread only.
 
     A page is copied after its parent, so that the lower tier is prefix-closed too: what is copied with a leaf is the
-    part of its path that is not there yet, also where others still use it.
+    part of its path that is not there yet, also where others still use it. Where the upper tier has not all of that
+    path, as may be with a sliding window, the page is let go when its room is needed.
     """
 
     def __init__(self, catalog: Catalog, route: Route, mark: float, burst: int, clock: Callable[[], float]) -> None:
@@ -45,7 +46,7 @@ class Offload:
             entry, may_go = upper.entry_of(member), upper.may_go(member)
             if may_go and lower.copy_of(entry) is not None:
                 self._catalog.remove(upper, member, Reason.COPIED)
-            elif may_go and not reaches(member, self.least):
+            elif may_go and not self._worth(member):
                 self._catalog.remove(upper, member, Reason.SHORT)
             else:
                 sending.append(entry)
@@ -58,31 +59,38 @@ class Offload:
         Rare, and better than to compute them again: when more is taken at once than the mark keeps free."""
         upper = self._route.source
         following = upper.following(count)
-        missing = self._missing(upper.entry_of(member) for member in following if reaches(member, self.least))
+        missing = self._missing(upper.entry_of(member) for member in following if self._worth(member))
         self.urgent += len(missing)
         self._route.carry(missing)
 
     def bring(self, entry: Entry) -> bool:
         """The entry is about to be needed in the lower tier, so that something can hang on it there: copies what is
         missing of its path. Does not wait. False: that cannot be done."""
-        missing = self._path(entry, {})
-        if any(self._route.source.page_of(step) == GONE for step in missing):
+        missing = self.path(entry)
+        if not missing and entry not in self._route.target.incoming:
             return False
         return self._route.send(missing) > 0 or self._route.lane.moves > 0
+
+    def _worth(self, member: Member) -> bool:
+        """Whether its segment is worth a copy. Where pages stand alone, a segment is not what hangs together here."""
+        return not self._route.source.closed or reaches(member, self.least)
 
     def _missing(self, entries: Iterable[Entry]) -> list[Entry]:
         """Of the entries and their paths what the lower tier lacks, parents first."""
         missing: dict[Entry, None] = {}
         for entry in entries:
-            missing.update(dict.fromkeys(self._path(entry, missing)))
+            missing.update(dict.fromkeys(self.path(entry, missing)))
         return list(missing)
 
-    def _path(self, entry: Entry, chosen: dict[Entry, None]) -> list[Entry]:
-        """The part of the entry's path that the lower tier lacks, parents first."""
-        lower = self._route.target
+    def path(self, entry: Entry, chosen: Container[Entry] = ()) -> list[Entry]:
+        """The part of the entry's path that the lower tier lacks and is not `chosen` yet, parents first. None of it if
+        it cannot get there."""
+        upper, lower = self._route.source, self._route.target
         path: list[Entry] = []
         step: Entry | None = entry
         while step is not None and step not in chosen and step not in lower.incoming and lower.copy_of(step) is None:
+            if upper.copy_of(step) is None:
+                return [] if lower.closed else path[::-1]
             path.append(step)
             step = step.parent
         return path[::-1]

@@ -64,6 +64,8 @@ def _copies(catalog: Catalog, level: LowerLevel, visits: Visits, found: Live) ->
             used = visits.before(newest - generation)
             entry = known[key] = Entry(key, parent, namespace, tokens, GONE, depth, used=used, tier=Tier.DISK)
             fresh.append(position)
+            if parent is not None:
+                parent.heirs += 1
         elif entry.disk or entry.parent is not parent or entry.tokens != tokens or entry.namespace != namespace:
             continue
         entry.disk = copies[position] = members[slot] = Copy(entry, slot, beside)

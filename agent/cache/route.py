@@ -114,9 +114,10 @@ class Route:
             parent = entry.parent
             if parent is not None and parent not in chosen and parent not in target.incoming:
                 anchor = target.page_of(parent)
-                if anchor == GONE:
+                if anchor != GONE:
+                    held[anchor] = None
+                elif target.closed:
                     break
-                held[anchor] = None
             chosen[entry] = None
         sending, anchors = list(chosen), list(held)
         pages = [self.source.page_of(entry) for entry in sending]

@@ -134,7 +134,8 @@ class Lender:
     def _work(self, one: _Ask) -> Iterator[bool]:
         """Steps of a slice each: True to go on, False to wait for a turn."""
         locate, chain = one.locate, list[Entry]()
-        entry = self._deepest(locate)
+        # Of a model with a sliding window the pages in memory have gaps.
+        entry = self._deepest(locate) if self._cache.window is None else None
         while entry is not None:
             for _ in range(SLICE):
                 chain.append(entry)

@@ -16,7 +16,8 @@ class AttentionBatch:
 
     `query_starts` [b + 1] i32: sequence i has the query rows query_starts[i] : query_starts[i + 1], at least one.
     `context_lens` [b] i32: tokens of each sequence, the new ones included; the queries are the last of them.
-    `block_tables` [b, max_pages] i32: pages of each sequence in order; entries beyond its context are not read.
+    `block_tables` [b, max_pages] i32: pages of each sequence in order; entries beyond its context are not read, nor
+    are those of pages that no query sees for its window.
     """
 
     query_starts: Tensor

@@ -1,6 +1,7 @@
 """The soak of a node's cache, in small: it fills all tiers, accounts for every page, and would notice a wrong one."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from trunkline.loadtest.cli import bench
 SIZES = Sizes(page_bytes=4096, device=64, host=96, disk=160, context=256, sessions=30)
 
 
-@pytest.fixture
-def churn(tmp_path: Path) -> Iterator[Churn]:
-    made = Churn(tmp_path, SIZES)
+@pytest.fixture(params=[None, 40], ids=["all is attended to", "window of 40 tokens"])
+def churn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Churn]:
+    made = Churn(tmp_path, replace(SIZES, window=request.param))
     yield made
     made.close()
 
@@ -56,6 +57,7 @@ def test_a_wrong_page_is_noticed(churn: Churn) -> None:
 
 
 def test_its_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(soak_cache, "REMEMBERED", 100)
     rows = {str(row["figure"]): row for row in soak_cache.run(1 / 30, tmp_path, sizes=SIZES)}
     for figure in ("pages with wrong bytes", "false hits", "pages held by nobody at the end"):
         assert (rows[figure]["ours"], rows[figure]["ok"]) == (0, True)

@@ -40,6 +40,12 @@ class ModelConfig:
     tied: bool | None
     """Whether the head is the embedding; None: whichever the weights say."""
 
+    @property
+    def window(self) -> int | None:
+        """Positions that some layer sees, the query's own included; None: some layer sees all."""
+        widths = [width for width in self.windows if width is not None]
+        return max(widths) if len(widths) == len(self.windows) else None
+
     def page_layout(self, dtype: torch.dtype) -> PageLayout:
         return PageLayout(self.layers, self.kv_heads, self.head_dim, dtype)
 

@@ -14,6 +14,7 @@ from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.lower import open_tiers
 from trunkline.agent.cache.memfd import huge_bytes
 from trunkline.agent.cache.peers import Peers
+from trunkline.agent.cache.window import Window
 from trunkline.agent.engine.base import (
     Delta,
     Engine,
@@ -48,7 +49,8 @@ class BuiltinEngine(Engine):
         open_sink: Callable[[int], EngineSink],
         load: LoadModel,
     ) -> None:
-        """`open_sink` is called once, from a worker thread, with the pages of all tiers, before any is used."""
+        """`open_sink` is called once, from a worker thread, with the most page keys that will be published, before any
+        is used."""
         self.limits = settings.limits
         self._settings = settings
         self._text = text
@@ -173,21 +175,27 @@ class BuiltinEngine(Engine):
                 slab.memory.nbytes >> 20,
                 ", pinned" if slab.pinned else "",
             )
-        sink = self._open_sink(self.pages + (lower.pages if lower else 0))
-        self.model = ServedModel(settings.served_name, loaded.namespace, self._context(loaded.context))
+        window = None if loaded.window is None else Window(loaded.window)
+        self.model = ServedModel(settings.served_name, loaded.namespace, self._context(loaded.context, window))
+        keys = self.pages + (lower.pages if lower else 0)
+        if window is not None:  # Pages that are not there any more are known for as long as others hang on them.
+            keys *= 1 + self.model.context // PAGE_TOKENS // window.tail
+        sink = self._open_sink(keys)
         if lower and lower.host.pages * PAGE_TOKENS < self.model.context:
             log.warning(
                 "--host-memory: %d pages: longer prefixes (the context is of %d) do not go through it",
                 lower.host.pages,
                 self.model.context // PAGE_TOKENS,
             )
-        return Parts(
-            loaded.executor, self._text, PageCache(self.pages, sink, lower, settings.preload), sink, self.limits
-        )
+        cache = PageCache(self.pages, sink, lower, settings.preload, window)
+        return Parts(loaded.executor, self._text, cache, sink, self.limits)
 
-    def _context(self, trained: int) -> int:
-        """Tokens of prompt and output together: a sequence must fit into the pages, alone."""
+    def _context(self, trained: int, window: Window | None) -> int:
+        """Tokens of prompt and output together: a sequence must fit into the pages, alone; with a window, what of it is
+        attended to in a step."""
         asked, room = self._settings.context, self.pages * PAGE_TOKENS
+        if window is not None and window.most(self.limits.step_tokens) <= self.pages:
+            room = trained
         if asked is not None and asked > min(trained, room):
             raise ConfigError(f"--context: {asked} is more than the model's {trained} or the {room} of its KV pages")
         if asked is None and room < trained:

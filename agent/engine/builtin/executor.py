@@ -59,6 +59,8 @@ class Loaded:
     """Tokens of prompt and output together that the model can take."""
     vocab: int
     """Token ids are below it."""
+    window: int | None = None
+    """Positions before the next token's that the model attends to, its own included; None: all."""
     codec: Codec | None = None
     """How pages are kept in lower tiers; None: as they are."""
     pin: Callable[[Blocks], bool] = lambda _: False

@@ -8,10 +8,12 @@ so it usually finds most of it again). The oldest is never preempted for a young
 alone: somebody always proceeds.
 """
 
+from array import array
 from collections import deque
 from dataclasses import dataclass
 
 from trunkline.agent.cache.cache import PageCache
+from trunkline.agent.cache.entry import GONE
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
 from trunkline.agent.engine.order import due, ends_step
@@ -97,6 +99,8 @@ class Scheduler:
             sequence.pages[index] = self._cache.commit(sequence.chain, index, sequence.pages[index])
             self._computed(sequence, sequence.chain.keys[index])
         sequence.committed = full
+        if (window := self._cache.window) is not None:
+            self._slide(sequence, window.first(sequence.computed))
 
     def remove(self, sequence: Sequence) -> None:
         """Finished, cancelled or failed: its pages and its place are given back."""
@@ -118,6 +122,14 @@ class Scheduler:
         """Prompt tokens accepted, not expected from the cache, and not yet computed."""
         running = sum(max(0, s.prompt_tokens - s.computed) for s in self.running)
         return running + sum(s.prompt_tokens - s.expected for s in self.waiting)
+
+    def _slide(self, sequence: Sequence, first: int) -> None:
+        """Lets go of the pages before `first`, which are out of the model's window."""
+        passed = sequence.pages[sequence.passed : first]
+        if passed:
+            self._cache.slide(sequence.chain, sequence.passed, passed)
+            sequence.pages[sequence.passed : first] = array("i", [GONE]) * len(passed)
+            sequence.passed = first
 
     def _queue(self, prefill_rate: float) -> list[Sequence]:
         """Everything that has prefill to do, admitted or not, in the order in which it is due."""
@@ -174,7 +186,7 @@ class Scheduler:
             if not self._has_room(sequence, 0):
                 return False
             if self._cache.awaits(sequence.fetch):
-                self._coming += pages_for(len(sequence.chain.tokens))
+                self._coming += self._need(sequence, 0)
                 return True
         pages = self._cache.match(sequence.chain)
         if self._fetch(sequence):
@@ -218,12 +230,21 @@ class Scheduler:
     def _has_room(self, sequence: Sequence, matched: int) -> bool:
         """Whether what is free would do for its whole prompt, after what others still need."""
         stats = self._cache.stats()
-        promised = self._coming + sum(pages_for(len(s.chain.tokens)) - len(s.pages) for s in self.running)
-        need = pages_for(len(sequence.chain.tokens)) - matched
+        promised = self._coming + sum(self._need(s, len(s.pages)) for s in self.running)
+        need = self._need(sequence, matched)
         return not (self.running or self._coming) or need <= stats.free + stats.cached + stats.leased - promised
+
+    def _need(self, sequence: Sequence, pages: int) -> int:
+        """Pages for the rest of its tokens, after its first `pages`; with a window it gives others back meanwhile."""
+        need = pages_for(len(sequence.chain.tokens)) - pages
+        window = self._cache.window
+        if window is None:
+            return need
+        return min(need, window.most(self._limits.step_tokens) - min(pages, window.tail))
 
     def _start(self, sequence: Sequence, matched: list[int], fresh: list[int]) -> None:
         sequence.pages.extend(matched + fresh)
+        sequence.passed = matched.count(GONE)
         sequence.committed = len(matched)
         sequence.computed = len(matched) * PAGE_TOKENS
         for key in sequence.chain.keys[sequence.committed :]:
@@ -254,6 +275,6 @@ class Scheduler:
         for key in sequence.chain.keys[sequence.committed :]:
             self._computed(sequence, key)
         sequence.expected = min(sequence.committed * PAGE_TOKENS, sequence.prompt_tokens)
-        sequence.computed = sequence.committed = sequence.fetches = 0
+        sequence.computed = sequence.committed = sequence.passed = sequence.fetches = 0
         sequence.fetch = None
         del sequence.pages[:]

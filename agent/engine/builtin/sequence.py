@@ -29,6 +29,7 @@ class Sequence:
         "first_token_at",
         "generation",
         "pages",
+        "passed",
         "promote_s",
         "promoted_tokens",
         "prompt_tokens",
@@ -43,6 +44,9 @@ class Sequence:
         """Prompt and output tokens with their page keys."""
         self.prompt_tokens = len(generation.tokens)
         self.pages = array("i")
+        """GONE for those that the model's window has passed."""
+        self.passed = 0
+        """Leading pages that are GONE."""
         self.computed = 0
         """Tokens whose KV lies in `pages`."""
         self.committed = 0

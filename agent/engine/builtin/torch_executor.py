@@ -79,6 +79,7 @@ def load(
         namespace,
         model.config.context,
         model.config.vocab_size,
+        window=model.config.window,
         codec=None if quantized is None else QuantizedPages(layout, quantized),
         pin=pin,
     )
