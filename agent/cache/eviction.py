@@ -1,5 +1,6 @@
 """Which pages of a tier may go, and in which order."""
 
+from collections.abc import Container
 from typing import Generic, TypeVar, cast
 
 from trunkline.agent.cache.entry import Member
@@ -39,9 +40,10 @@ class EvictionOrder(Generic[M]):
             return None
         return taken
 
-    def following(self, count: int) -> list[M]:
-        """The next to go, at most `count`, children before parents. Changes nothing."""
-        taken = self._pop(count)
+    def following(self, count: int, *, fetched: bool = True) -> list[M]:
+        """The next to go, at most `count`, children before parents. Changes nothing. `fetched`: also what is being
+        fetched, which comes last."""
+        taken = self._pop(count, fetched=fetched)
         self._put_back(taken)
         return taken
 
@@ -84,21 +86,23 @@ class EvictionOrder(Generic[M]):
             if offered != member.used:
                 raise RuntimeError(f"page {member.page}, an idle leaf of visit {member.used}, is offered as {offered}")
 
-    def _pop(self, count: int) -> list[M]:
-        """What is protected goes after all others."""
-        taken = self._pop_some(count, spare=True)
-        if len(taken) < count and self._visits.protected:
-            taken += self._pop_some(count - len(taken), spare=False)
+    def _pop(self, count: int, *, fetched: bool = True) -> list[M]:
+        """What is protected goes after all others, and of that what is being fetched."""
+        protected = self._visits.protected
+        spares: tuple[Container[int], ...] = (protected, protected.fetched, ())
+        taken: list[M] = []
+        for spare in spares if fetched else spares[:-1]:
+            taken += self._pop_some(count - len(taken), spare)
         return taken
 
-    def _pop_some(self, count: int, *, spare: bool) -> list[M]:
+    def _pop_some(self, count: int, spare: Container[int]) -> list[M]:
         taken: list[M] = []
         spared: list[M] = []
         while len(taken) < count and (page := self._visits.take(self._tier)) is not None:
             member = self._resident[page]
             if member is None or not self.is_idle_leaf(member):
                 continue
-            if spare and member.key in self._visits.protected:
+            if member.key in spare:
                 spared.append(member)
                 continue
             taken.append(member)

@@ -28,6 +28,7 @@ class Fetch:
         "compute_s",
         "ended",
         "entries",
+        "keys",
         "reads",
         "seconds",
         "share",
@@ -53,6 +54,8 @@ class Fetch:
         self._taken = 0
         """Pages of the share that are among the entries."""
         self._moved_at = 0.0
+        self.keys = chain.keys[: len(chain.entries) + self.expected]
+        """Of what will be on the device, if all goes well, from the chain's first page on."""
 
     @property
     def came(self) -> int:

@@ -100,9 +100,10 @@ class Level(ABC, Generic[M]):
             if member is not None:
                 self._order.add(member)
 
-    def following(self, count: int) -> list[M]:
-        """The next to go, at most `count`, children before parents. Changes nothing."""
-        return self._order.following(min(count, self.idle))
+    def following(self, count: int, *, fetched: bool = True) -> list[M]:
+        """The next to go, at most `count`, children before parents. Changes nothing. `fetched`: also what is being
+        fetched, which comes last."""
+        return self._order.following(min(count, self.idle), fetched=fetched)
 
     def unused_since(self, visit: int, count: int) -> list[M]:
         """At most `count` that may go and are not protected, last used by that visit or before it. Changes nothing."""

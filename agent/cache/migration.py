@@ -47,6 +47,7 @@ class Migration:
         lower: LowerTiers,
         visits: Visits,
     ) -> None:
+        self._protected = visits.protected
         self._choices = Choices()
         self._admission = Admission()
         self._clock = clock = lower.clock
@@ -113,7 +114,7 @@ class Migration:
         if chain.holder and all(entry.host is not None for entry in entries) and worth == len(entries):
             here = (*chain.entries, *entries)
             share = self.pulls.begin(chain, len(here), here[-1] if here else None, computes_s)
-        # What is kept free is taken back from the first pages before the last ones come: more is not kept at once.
+        # What is kept free would be taken back from them as soon as they all have come.
         worth = min(worth, max(0, self._device.pool.total - self._offload.room - len(chain.entries)))
         if not worth and share is None:
             return None
@@ -125,6 +126,8 @@ class Migration:
         """The pages are wanted on the device now: whether it is worth waiting for those that are not there."""
         if fetch.ended:
             return False
+        if fetch.wanted_at is None:
+            self._protected.fetch(fetch.keys)
         if fetch.is_late(self._clock()):
             self._end(fetch, late=True)
         else:
@@ -152,6 +155,8 @@ class Migration:
         if fetch.ended:
             return
         fetch.ended = True
+        if fetch.wanted_at is not None:
+            self._protected.fetch_ended(fetch.keys)
         if fetch.share is not None:
             pull = fetch.share.pull
             self.pulls.leave(pull)

@@ -42,7 +42,7 @@ class Offload:
         if short <= 0 or self._route.lane.moves or self._clock() < self._retry_at:
             return
         sending: list[Entry] = []
-        for member in upper.following(short):
+        for member in upper.following(short, fetched=False):  # that would come back, and go again
             entry, may_go = upper.entry_of(member), upper.may_go(member)
             if may_go and lower.copy_of(entry) is not None:
                 self._catalog.remove(upper, member, Reason.COPIED)

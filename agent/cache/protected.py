@@ -1,4 +1,5 @@
-"""Pages that stay while others can go: pinned ones, the beginning that nearly all requests share, and what waits."""
+"""Pages that stay while others can go: pinned ones, the beginning that nearly all requests share, what waits, and
+what is being fetched."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -21,13 +22,16 @@ class Protected:
         """Pages that may be pinned."""
         self.pinned: frozenset[int] = frozenset()
         self.core = Core(self.most)
+        self.fetched: Counter[int] = Counter()
+        """What fetches bring to the device, and how many do: these go after all others. What has landed is idle until
+        the rest has, and should make room neither for that nor for another fetch."""
         self._awaited: Counter[int] = Counter()
 
-    def __contains__(self, key: int) -> bool:
-        return key in self._awaited or key in self.pinned or key in self.core.keys
+    def __contains__(self, key: object) -> bool:
+        return key in self._awaited or key in self.fetched or key in self.pinned or key in self.core.keys
 
     def __len__(self) -> int:
-        return len(self.pinned | self.core.keys | self._awaited.keys())
+        return len(self.pinned | self.core.keys | self._awaited.keys() | self.fetched.keys())
 
     def wait(self, keys: Iterable[int]) -> None:
         """A request that waits for its turn has found these."""
@@ -35,10 +39,15 @@ class Protected:
 
     def waited(self, keys: Iterable[int]) -> None:
         """It waits no more."""
-        for key in keys:
-            self._awaited[key] -= 1
-            if self._awaited[key] <= 0:
-                del self._awaited[key]
+        _take_back(self._awaited, keys)
+
+    def fetch(self, keys: Iterable[int]) -> None:
+        """A fetch has begun to bring these to the device, or what follows them."""
+        self.fetched.update(keys)
+
+    def fetch_ended(self, keys: Iterable[int]) -> None:
+        """It brings no more."""
+        _take_back(self.fetched, keys)
 
 
 class Core:
@@ -78,6 +87,13 @@ class Core:
         self._chain = tuple(self._next)
         self._reached.clear()
         self._requests = 0
+
+
+def _take_back(counts: Counter[int], keys: Iterable[int]) -> None:
+    for key in keys:
+        counts[key] -= 1
+        if counts[key] <= 0:
+            del counts[key]
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

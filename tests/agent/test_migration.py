@@ -175,6 +175,54 @@ def test_no_more_comes_back_than_the_device_keeps() -> None:
     assert node.fetch(*whole) is None
 
 
+def test_what_two_fetches_bring_stays_until_both_have_it_all() -> None:
+    """Together they leave less than is kept free: that is not taken from what they wait for."""
+    node = Node(pages=20, host=40, batch=10)
+    first, second = range(1, 10), range(11, 21)
+    for blocks in (first, second, range(21, 39)):
+        node.compute(*blocks)
+        node.settle()
+    assert node.tiers(*first, *second)[:9] == [H] * 9
+    fetches = [fetch for blocks in (first, second) if (fetch := node.fetch(*blocks))]
+    assert [fetch.expected for fetch in fetches] == [9, 10]
+    for fetch in fetches:
+        assert node.cache.awaits(fetch)
+    node.settle()
+    for fetch in fetches:
+        assert not node.cache.awaits(fetch)
+    assert [fetch.came for fetch in fetches] == [9, 10]
+    assert node.cache.counters().routes["host", "device"].pages == 19
+    node.settle()
+    assert node.cache.stats().free == 2, "kept free again"
+
+
+def test_what_a_fetch_has_brought_goes_after_what_only_waits() -> None:
+    node = Node(pages=10, host=20)
+    node.compute(1, 2, 3)
+    node.settle()
+    node.compute(*range(11, 19))
+    node.settle()
+    assert node.tiers(1, 2, 3) == [D, H, H]
+    fetch = node.fetch(1, 2, 3)
+    assert fetch is not None
+    waiting = chain_of(*range(11, 19))
+    pages = node.cache.match(waiting)
+    node.cache.begin(waiting)
+    node.cache.release(pages, used=False)
+    assert node.cache.awaits(fetch)
+    node.settle()
+    taken = node.cache.allocate(6)
+    assert taken is not None
+    assert node.tiers(1, 2, 3) == [D] * 3
+    node.cache.abandon(fetch)
+    node.cache.leave(waiting)
+    assert node.cache.counters().protected_pages == 0
+    taken += node.cache.allocate(2) or []
+    assert node.tiers(1, 2, 3)[2] is H
+    node.cache.release(taken)
+    node.cache.check()
+
+
 def test_two_readers_share_a_move() -> None:
     node = half_in_the_host()
     one, two = node.fetch(1, 2, 3), node.fetch(1, 2, 3)
