@@ -3,12 +3,15 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import httpx
+import msgspec
 import typer
 
-from trunkline.agent.pins_http import PINS_PATH
+from trunkline.agent.pins import PinStatus
+from trunkline.agent.pins_http import MAX_TTL_S, PINS_PATH, PinList
 from trunkline.shared.errors import ConfigError, TrunklineError
 from trunkline.shared.names import AGENT_PORT, HEADER_CLUSTER
 from trunkline.shared.secret import VARIABLE, load_secret
@@ -18,6 +21,7 @@ TIMEOUT_S = 60.0
 _Node = Annotated[str, typer.Option(help="URL of the agent.")]
 _Secret = Annotated[Path | None, typer.Option(help=f"Secret of the agent's cluster. Also in ${VARIABLE}.")]
 _NODE = f"http://127.0.0.1:{AGENT_PORT}"
+_Answer = TypeVar("_Answer")
 
 
 def pin(
@@ -29,12 +33,11 @@ def pin(
         ),
     ],
     node: _Node = _NODE,
-    ttl: Annotated[float | None, typer.Option(help="Seconds. [default: for ever]")] = None,
+    ttl: Annotated[float | None, typer.Option(min=0, max=MAX_TTL_S, help="Seconds. [default: for ever]")] = None,
     cluster_secret_file: _Secret = None,
 ) -> None:
     """Keep the pages of a prefix while others can go."""
-    answer = _call("POST", node, "", cluster_secret_file, {**_read(prefix), "ttl": ttl})
-    print(f"{answer['id']}: {_shown(answer)}")
+    print(_shown(_call("POST", node, "", cluster_secret_file, PinStatus, {**_read(prefix), "ttl": ttl})))
 
 
 def unpin(
@@ -43,13 +46,13 @@ def unpin(
     cluster_secret_file: _Secret = None,
 ) -> None:
     """Let the pages of a prefix go as others do."""
-    _call("DELETE", node, f"/{name}", cluster_secret_file)
+    _call("DELETE", node, name, cluster_secret_file, type(None))
 
 
 def pins(node: _Node = _NODE, cluster_secret_file: _Secret = None) -> None:
     """What is pinned."""
-    for one in _call("GET", node, "", cluster_secret_file)["pins"]:
-        print(f"{one['id']}: {_shown(one)}")
+    for one in _call("GET", node, "", cluster_secret_file, PinList).pins:
+        print(_shown(one))
 
 
 def _read(prefix: str) -> dict[str, Any]:
@@ -60,7 +63,7 @@ def _read(prefix: str) -> dict[str, Any]:
         raise ConfigError(f"{prefix} cannot be read: {error}") from None
     try:
         given = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # Text that begins with many brackets is text.
         given = None
     if isinstance(given, dict) and ("prompt" in given or "messages" in given):
         kept = ("prompt", "messages", "tools", "chat_template_kwargs")
@@ -68,24 +71,31 @@ def _read(prefix: str) -> dict[str, Any]:
     return {"prompt": text}
 
 
-def _call(method: str, node: str, path: str, secret_file: Path | None, body: object = None) -> dict[str, Any]:
+def _call(
+    method: str, node: str, name: str, secret_file: Path | None, kind: type[_Answer], body: object = None
+) -> _Answer:
+    """What the node answers, of `kind`, if it does what it is asked."""
     secret = load_secret(secret_file)
     headers = {HEADER_CLUSTER: secret} if secret is not None else {}
-    url = f"{node.rstrip('/')}{PINS_PATH}{path}"
     try:
+        url = f"{node.rstrip('/')}{PINS_PATH}" + (f"/{quote(name, safe='')}" if name else "")
         answer = httpx.request(method, url, json=body, headers=headers, timeout=TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ConfigError(f"--node {node}: no answer: {error}") from None
-    if answer.is_success:
-        return dict(answer.json()) if answer.content else {}
+    except ValueError as error:  # What JSON and UTF-8 have no way to say: NaN, half a character.
+        raise ConfigError(f"this cannot be sent to a node: {error}") from None
     try:
-        reason = answer.json()["error"]["message"]
+        if answer.is_success:
+            return msgspec.json.decode(answer.content or b"null", type=kind)
+        reason = str(answer.json()["error"]["message"])
+    except msgspec.DecodeError:
+        reason = f"what answers at {url} is no agent"
     except (ValueError, KeyError, TypeError):
         reason = f"status {answer.status_code}"
     raise TrunklineError(f"--node {node}: {reason}")
 
 
-def _shown(one: dict[str, Any]) -> str:
-    left = "for ever" if one["expires_in"] is None else f"for {one['expires_in']:.0f} s"
-    lasting = "" if one["lasting"] else ", until a restart"
-    return f"{one['tokens']} tokens, {one['held']} of {one['pages']} pages are there, {left}{lasting}"
+def _shown(one: PinStatus) -> str:
+    left = "for ever" if one.expires_in is None else f"for {one.expires_in:.0f} s"
+    lasting = "" if one.lasting else ", until a restart"
+    return f"{one.id}: {one.tokens} tokens, {one.held} of {one.pages} pages are there, {left}{lasting}"

@@ -35,7 +35,9 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_bytes(text, "--kv-memory") == size
 
 
-@pytest.mark.parametrize("text", ["", "-5MiB", "much", "0", "5TiB", "1e9", "MiB"])
+@pytest.mark.parametrize(
+    "text", ["", "-5MiB", "much", "0", "5TiB", "1e9", "MiB", "9" * 400, "9" * 300 + "GiB", str(1 << 63)]
+)
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ConfigError, match="--kv-memory"):
         parse_bytes(text, "--kv-memory")

@@ -236,3 +236,41 @@ def test_a_refusal_and_no_answer_are_one_line(tmp_path: Path) -> None:
     for result, said in ((refused, "too many"), (broken, "status 500"), (gone, "no answer")):
         assert isinstance(result.exception, TrunklineError)
         assert said in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pin", "You are \udcff"],
+        ["pin", '{"prompt": NaN}'],
+        ["unpin", "\udcff"],
+    ],
+)
+def test_what_cannot_be_sent_is_one_line(arguments: list[str]) -> None:
+    result = CliRunner().invoke(commands, [*arguments, "--node", "http://127.0.0.1:1"])
+    assert isinstance(result.exception, TrunklineError)
+    assert "cannot be sent" in str(result.exception)
+
+
+@pytest.mark.parametrize("ttl", ["nan", "inf", "-1", "1e12"])
+def test_a_time_that_no_pin_has_is_refused(ttl: str) -> None:
+    result = CliRunner().invoke(commands, ["pin", "You are", "--ttl", ttl])
+    assert result.exit_code == 2
+    assert "--ttl" in result.output
+
+
+def test_brackets_are_text_and_an_id_is_one_part_of_the_path() -> None:
+    status = b'{"id": "ab", "tokens": 32, "pages": 2, "held": 1, "expires_in": null, "lasting": false}'
+    with agent([(200, status), (204, b"")]) as (url, asked):
+        assert CliRunner().invoke(commands, ["pin", "[" * 100_000, "--node", url]).exit_code == 0
+        assert CliRunner().invoke(commands, ["unpin", "ab#/?x", "--node", url]).exit_code == 0
+    assert asked[0][2] == b'{"prompt":"' + b"[" * 100_000 + b'","ttl":null}'
+    assert asked[1][:2] == ("DELETE", f"{PINS_PATH}/ab%23%2F%3Fx")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"status": "ok"}', b"[]"])
+def test_an_answer_that_is_no_agents_is_one_line(body: bytes) -> None:
+    with agent([(200, body)]) as (url, _):
+        result = CliRunner().invoke(commands, ["pins", "--node", url])
+    assert isinstance(result.exception, TrunklineError)
+    assert "no agent" in str(result.exception)
