@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.pull import Share
+from trunkline.shared.names import PAGE_TOKENS
 
 LEAST_WAIT_S = 0.1
 MOST_WAIT_S = 10.0
@@ -54,8 +55,9 @@ class Fetch:
         self._taken = 0
         """Pages of the share that are among the entries."""
         self._moved_at = 0.0
-        self.keys = chain.keys[: len(chain.entries) + self.expected]
-        """Of what will be on the device, if all goes well, from the chain's first page on."""
+        last = self.entries[-1].depth // PAGE_TOKENS if self.entries else len(chain.entries)
+        self.keys = chain.keys[: last + (share.pages if share else 0)]
+        """From the chain's first page to the last one that is to be on the device."""
 
     @property
     def came(self) -> int:

@@ -223,6 +223,15 @@ def test_what_a_fetch_has_brought_goes_after_what_only_waits() -> None:
     node.cache.check()
 
 
+def test_what_a_fetch_brings_need_not_follow_what_is_on_the_device() -> None:
+    """With a window it is the end of the prefix that is brought, wherever the one on the device ends."""
+    node = Node(pages=10, host=20)
+    node.compute(*range(1, 7))
+    chain = chain_of(*range(1, 7))
+    last = [entry for key in chain.keys[3:5] if (entry := node.cache.find(key))]
+    assert Fetch(chain, last, 1.0).keys == chain.keys[:5]
+
+
 def test_two_readers_share_a_move() -> None:
     node = half_in_the_host()
     one, two = node.fetch(1, 2, 3), node.fetch(1, 2, 3)
