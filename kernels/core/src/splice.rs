@@ -1,7 +1,7 @@
 //! Passes streamed responses on from one socket to another, on a thread of its own: a reply is hundreds of small reads,
 //! and each would cost its turn on an event loop and in an interpreter.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -68,13 +68,7 @@ impl Splicer {
         let (ended, signal) = UnixStream::pair()?;
         ended.set_nonblocking(true)?;
         signal.set_nonblocking(true)?;
-        let shared = Arc::new(Shared {
-            streams: Mutex::default(),
-            over: Mutex::default(),
-            signal,
-            signalled: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(signal));
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("splicer".to_owned())
@@ -163,19 +157,26 @@ impl Drop for Splicer {
 }
 
 impl Shared {
+    fn new(signal: UnixStream) -> Self {
+        Shared {
+            streams: Mutex::default(),
+            over: Mutex::default(),
+            signal,
+            signalled: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        }
+    }
+
     fn run(&self, mut poll: Poll) {
         let mut events = Events::with_capacity(EVENTS);
         let mut buffer = vec![0; BUFFER];
-        let mut turns: Vec<usize> = Vec::new();
+        let mut turns: HashSet<usize> = HashSet::new();
         while !self.closing.load(Ordering::SeqCst) {
             let patience = (!turns.is_empty()).then_some(Duration::ZERO);
             match poll.poll(&mut events, patience) {
                 Err(error) if error.kind() != ErrorKind::Interrupted => return,
                 _ => {}
             }
-            let again = std::mem::take(&mut turns)
-                .into_iter()
-                .map(|number| (number, true));
             let ready = events
                 .iter()
                 .filter(|event| event.token() != CLOSE)
@@ -184,10 +185,25 @@ impl Shared {
                     // Room in the target: what came from the source meanwhile was an event that nobody followed.
                     (token / 2, token % 2 == 1 || event.is_read_closed())
                 });
-            for (number, drain) in again.chain(ready) {
-                if self.pump(number, &mut buffer, drain, poll.registry()) == Want::Turn {
-                    turns.push(number);
-                }
+            self.round(&mut turns, ready, &mut buffer, poll.registry());
+        }
+    }
+
+    /// Pumps those that have more to do since the last round, each once however many events it had, or a fast source
+    /// would have ever more turns; then those that are ready, with whether each is to be drained.
+    fn round(
+        &self,
+        turns: &mut HashSet<usize>,
+        ready: impl Iterator<Item = (usize, bool)>,
+        buffer: &mut [u8],
+        registry: &Registry,
+    ) {
+        let again = std::mem::take(turns)
+            .into_iter()
+            .map(|number| (number, true));
+        for (number, drain) in again.chain(ready) {
+            if self.pump(number, buffer, drain, registry) == Want::Turn {
+                turns.insert(number);
             }
         }
     }

@@ -207,3 +207,25 @@ fn many_streams_start_pass_and_stop_at_once() {
     });
     assert_eq!(splicer.streams(), 0);
 }
+
+#[test]
+fn a_source_that_always_has_more_has_no_more_turns_for_it() {
+    let ((source, mut node), (target, _client)) = (pair(), pair());
+    node.write_all(&chunk(20_000)).unwrap();
+    let shared = Shared::new(UnixStream::pair().unwrap().0);
+    let stream = Arc::new(Mutex::new(Stream::new(source, target)));
+    lock(&shared.streams).insert(0, Arc::clone(&stream));
+    let (poll, mut turns, mut buffer) = (Poll::new().unwrap(), HashSet::new(), [0; 16]);
+    for round in 0..20 {
+        let before = lock(&stream).passed;
+        shared.round(
+            &mut turns,
+            std::iter::once((0, true)),
+            &mut buffer,
+            poll.registry(),
+        );
+        // Four reads for the turn that it has anyway, and four for the event.
+        let reads = if round == 0 { 4 } else { 8 };
+        assert_eq!(lock(&stream).passed - before, reads * 16);
+    }
+}
