@@ -74,10 +74,14 @@ def _chosen(found: dict[str, Front], only: str) -> dict[str, Front]:
 
 
 def _options(text: str) -> dict[str, object]:
-    """`--name value` pairs, and flags. Locust judges them."""
+    """`--name value` pairs, and flags. Locust judges them. Raises ConfigError for what is neither."""
     options: dict[str, object] = {}
     name = ""
-    for word in shlex.split(text):
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--traffic: {text!r}: {error}") from None
+    for word in words:
         if word.startswith("--"):
             name = word[2:]
             options[name] = True

@@ -16,6 +16,8 @@ def test_traffic_is_a_line_of_options() -> None:
     assert _options("") == {}
     with pytest.raises(ConfigError, match="'8:24' belongs to no option"):
         _options("8:24")
+    with pytest.raises(ConfigError, match="--traffic.*No closing quotation"):
+        _options("--salt 'a")
 
 
 def test_routers_are_chosen_by_name_and_ours_is_always_there(tmp_path: Path) -> None:
