@@ -52,7 +52,7 @@ def up(
     ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
 ) -> None:
-    """Serve a cluster of one router and N agents on this machine until Ctrl-C."""
+    """Serve a router and N agents on this machine until Ctrl-C."""
     if engine == BUILTIN:
         model, kv_memory = model or DEFAULT_MODEL, kv_memory or KV_MEMORY
     given = {
@@ -188,7 +188,11 @@ class Cluster:
         return name
 
     def _greet(self, model: str) -> None:
-        question = '{"model": "%s", "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+        # Bounded and greedy: a small model left to itself may talk for minutes.
+        question = (
+            '{"model": "%s", "temperature": 0, "max_tokens": 40,\n'
+            '         "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+        )
         print(
             f"\nTrunkline serves {model} on {self.url} with {len(self._agents)} agents. Ctrl-C stops it. Try:\n\n"
             f"  curl -i {self.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
