@@ -13,6 +13,8 @@ from trunkline.router.ask import asking
 _BEST = 10
 _HOLDERS = 3
 """Of the candidates so many are shown that cost least, and so many that hold most of the prompt."""
+_SHORT_ID = 24
+"""Characters of a request id that stays on one line of the list; a router's own have about 20."""
 _TIERS = ("device", "host", "disk", "claimed", "pulled")
 _NOT_TERMS = {"node", "cost_s", "load", "full", "report_age_s", "summary", "matched_tokens", "tiers"}
 
@@ -33,8 +35,11 @@ def show(request_id: str | None, url: str, *, limit: int, as_json: bool, token: 
 
 def render_list(view: dict[str, Any]) -> Group:
     """A table of the JSON of /admin/decisions."""
-    table = _table("request", "node", "tokens", "matched", "cached", "first byte", "status", "why")
-    table.columns[0].overflow = table.columns[1].overflow = "fold"
+    table = _table("request", "node", "tokens", "matched", "cached", "TTFB", "status", "why")
+    table.columns[0].overflow = table.columns[1].overflow = table.columns[-1].overflow = "fold"
+    table.show_edge = False  # Two columns more for the rest.
+    # Whole, to be copied, unless clients' ids leave no room for the rest.
+    table.columns[0].no_wrap = all(len(one["request_id"]) <= _SHORT_ID for one in view["decisions"])
     for decision in view["decisions"]:
         outcome = decision["outcome"]
         table.add_row(
@@ -47,7 +52,7 @@ def render_list(view: dict[str, Any]) -> Group:
             _number(outcome["status"]),
             ", ".join(why["reason"] for why in decision["why"]),
         )
-    return Group(table, f"{len(view['decisions']):,} of {view['kept']:,} kept; trunkline explain REQUEST says more")
+    return Group(table, f"\n{len(view['decisions']):,} of {view['kept']:,} kept; trunkline explain REQUEST says more")
 
 
 def render(view: dict[str, Any]) -> Group:

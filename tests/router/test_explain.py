@@ -392,3 +392,6 @@ def test_a_list_and_a_wide_fleet_fit_eighty_columns() -> None:
     assert "127.0.0.1:9033" in shown
     listed = {"decisions": [brief(decision, SETTINGS, 0.0)], "kept": 1}
     assert "near_tie" in printed(render_list(json.loads(json.dumps(listed))))
+    decision.request_id = "5be7c1f2a9d03e64-2fab"  # As routers make them: on one line.
+    listed = {"decisions": [brief(decision, SETTINGS, 0.0)], "kept": 1}
+    assert decision.request_id in printed(render_list(json.loads(json.dumps(listed))))
