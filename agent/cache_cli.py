@@ -10,19 +10,17 @@ from trunkline.agent import pins_cli
 from trunkline.agent.cache.disk import tools
 from trunkline.agent.sizes import parse_bytes
 
-cache = typer.Typer(
-    help="Look after the directory of an agent's --disk-cache, and after pinned prefixes.", no_args_is_help=True
-)
+cache = typer.Typer(help="Pinned prefixes, and the directory of an agent's --disk-cache.", no_args_is_help=True)
 
 for _command in (pins_cli.pin, pins_cli.unpin, pins_cli.pins):
     cache.command()(_command)
 
-_Folder = Annotated[Path, typer.Argument(help="The directory.", metavar="DIR")]
+_Folder = Annotated[Path, typer.Argument(help="The directory that --disk-cache names.", metavar="DIR")]
 
 
 @cache.command()
 def inspect(folder: _Folder) -> None:
-    """What is in it. An agent may be using it."""
+    """Say what is in the directory. An agent may be using it."""
     contents = tools.inspect(folder)
     made, records, namespace = contents.format, contents.records, contents.format.namespace
     tenants = Counter(record.namespace.salt for record in records if record.namespace is not None)
@@ -35,7 +33,7 @@ def inspect(folder: _Folder) -> None:
 
 @cache.command()
 def verify(folder: _Folder) -> None:
-    """Read and compare every page. Exit status 1 if one is damaged."""
+    """Read and compare every page in the directory. Exit status 1 if one is damaged."""
     good, bad = tools.verify(folder)
     for record, reason in bad:
         print(f"slot {record.slot}: key {record.key:016x}: {reason}")
@@ -53,6 +51,6 @@ def rebuild(folder: _Folder) -> None:
 
 @cache.command()
 def prune(folder: _Folder, size: Annotated[str, typer.Option(help="Room that it may take, for example 2GiB.")]) -> None:
-    """Make it smaller."""
+    """Make the directory smaller: pages without room go."""
     kept, gone = tools.prune(folder, parse_bytes(size, "--size"))
     print(f"{kept} pages kept, {gone} let go")

@@ -136,7 +136,7 @@ def agent(
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Serve a model on this machine, with a prefix cache that routers can follow."""
+    """Serve a model on this machine. Routers can follow its prefix cache."""
     _start_logging(log_level)
     emulation = _emulation(engine, model, profile, page_bytes, time_scale)
     usual = emulation.profile if emulation else _DEFAULTS

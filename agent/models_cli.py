@@ -13,6 +13,7 @@ from trunkline.agent import models as registry
 models = typer.Typer(help="Named models: list them, get them, find them.", no_args_is_help=True)
 
 _Name = Annotated[str, typer.Argument(help="Name of the model; see `trunkline models list`.")]
+_Where = Annotated[str, typer.Argument(help="Its name, or a folder or .gguf file.", metavar="NAME|DIR|FILE")]
 
 
 @models.command("list")
@@ -34,7 +35,7 @@ def pull(name: _Name = registry.DEFAULT) -> None:
 
 
 @models.command()
-def path(name: _Name = registry.DEFAULT) -> None:
+def path(name: _Where = registry.DEFAULT) -> None:
     """Print where a model is. Also takes a folder or a .gguf file, and checks that it is a whole model."""
     where = registry.resolve(name)
     if name not in registry.MODELS:  # A named model was verified when it was pulled.

@@ -33,7 +33,9 @@ def pin(
         ),
     ],
     node: _Node = _NODE,
-    ttl: Annotated[float | None, typer.Option(min=0, max=MAX_TTL_S, help="Seconds. [default: for ever]")] = None,
+    ttl: Annotated[
+        float | None, typer.Option(min=0, max=MAX_TTL_S, help="Seconds that it lasts. [default: for ever]")
+    ] = None,
     cluster_secret_file: _Secret = None,
 ) -> None:
     """Keep the pages of a prefix while others can go."""
@@ -50,7 +52,7 @@ def unpin(
 
 
 def pins(node: _Node = _NODE, cluster_secret_file: _Secret = None) -> None:
-    """What is pinned."""
+    """Show what is pinned."""
     for one in _call("GET", node, "", cluster_secret_file, PinList).pins:
         print(_shown(one))
 

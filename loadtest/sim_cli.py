@@ -56,7 +56,7 @@ def sim(
         Path | None, typer.Option("--plot", help=f"Also draw the comparison: {', '.join(plot.SUFFIXES)}.")
     ] = None,
 ) -> None:
-    """Replay traces to a simulated fleet, once for each routing policy, and compare."""
+    """Replay traces to a simulated fleet, and compare routing policies."""
     policies = find_policies(policy)
     scenario = Scenario(
         nodes=nodes,

@@ -43,14 +43,14 @@ def sweep(
     ] = None,
     requests: Annotated[int, typer.Option(min=20, help="Of the traffic that is made up.")] = 600,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of an agent. 0: cores / nodes.")] = 0,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the traffic, and of every choice left to chance.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Simulations at once.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster of RAY_ADDRESS, or a local one.")] = False,
     out: Annotated[Path, typer.Option(help="The best one, as a file for `trunkline agent --config`.")] = Path(
         "agent.toml"
     ),
 ) -> None:
-    """Find the step size, batch and order of prefill that serve a model best: measured, then simulated."""
+    """Find the agent's flags that serve a model best. Measures it, then simulates flags and traffic."""
     if (model is None) == (profile is None):
         raise ConfigError("give --model, or --profile for what is not here")
     if not out.parent.is_dir():

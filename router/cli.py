@@ -54,7 +54,7 @@ def router(
     ] = None,
     log_level: Annotated[str, typer.Option(help=" | ".join(LOG_LEVELS))] = "info",
 ) -> None:
-    """Route requests over nodes: agents, or any servers that speak OpenAI's API.
+    """Route requests over nodes. These are agents, or any servers that speak OpenAI's API.
 
     TRUNKLINE_ADMIN_TOKEN, if set, is what /admin wants as a bearer token; else it answers this host alone.
     """

@@ -22,6 +22,7 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
+        rich_markup_mode=None,  # Markup takes "[default: ...]" out of help, and boxes cut long flags off.
     )
     app.callback()(_root)
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
@@ -43,7 +44,9 @@ def _show_version(wanted: bool) -> None:
 
 
 def _root(
-    show: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+    show: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None: ...
 
 

@@ -56,3 +56,19 @@ def test_the_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         cli.main()
     assert end.value.code == 0
     assert capsys.readouterr().out == f"trunkline {importlib.metadata.version('trunkline')}\n"
+
+
+def printed_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["trunkline", *command, "--help"])
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_help_is_whole_on_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    _, commands = printed_help(monkeypatch, capsys).split("Commands:")
+    assert "..." not in commands
+    assert "[default: 768MiB, or what the profile has]" in printed_help(monkeypatch, capsys, "up")
+    assert "--registry-password-file" in printed_help(monkeypatch, capsys, "router")
