@@ -16,7 +16,7 @@ def test_traffic_is_a_line_of_options() -> None:
     assert _options("") == {}
     with pytest.raises(ConfigError, match="'8:24' belongs to no option"):
         _options("8:24")
-    with pytest.raises(ConfigError, match="--traffic.*No closing quotation"):
+    with pytest.raises(ConfigError, match="No closing quotation"):
         _options("--salt 'a")
 
 
