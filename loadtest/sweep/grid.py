@@ -26,7 +26,7 @@ class Configuration(NamedTuple):
     def toml(self, model: str) -> str:
         """A file for `trunkline agent --config`."""
         return (
-            f"# Found by `trunkline sweep --model {model}`.\n"
+            f"# Found by `trunkline sweep` for {model}.\n"
             f"step-tokens = {self.step_tokens}\nmax-running = {self.max_running}\npatience = {self.patience}\n"
         )
 
