@@ -35,7 +35,7 @@ def show(url: str, *, watch: bool, as_json: bool, token: str | None) -> None:
 def render(view: dict[str, Any]) -> Group:
     """Tables of the JSON of /admin/nodes."""
     tiers = sorted({tier for node in view["nodes"] for tier in node["load"]["tiers"]}, key="device host disk".find)
-    table = Table(title="nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("node", overflow="fold")
     table.add_column("state")
     table.add_column("summary")
@@ -74,7 +74,7 @@ def render(view: dict[str, Any]) -> Group:
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
     ):
         totals.add_row(name, value)
-    return Group(table, *problems, totals)
+    return Group(table, *problems, "", totals)
 
 
 def _registry(registry: dict[str, Any] | None) -> list[tuple[str, str]]:
