@@ -8,12 +8,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from trunkline.loadtest.outputs import check_json
 from trunkline.shared.errors import ConfigError
 
 bench = typer.Typer(help="Measure a part of Trunkline beside its peers, in one run.", no_args_is_help=True)
 
 _Rounds = Annotated[int, typer.Option(min=1, help="Rounds in which the targets take turns; medians are shown.")]
-_Json = Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")]
+_Json = Annotated[Path | None, typer.Option("--json", callback=check_json, help="Also write the rows to this file.")]
 _Peer = Annotated[list[str] | None, typer.Option(help="NAME=URL of a peer that runs already. May be repeated.")]
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trunkline.agent.engine.emulated.profile import PROFILES, find_profile
+from trunkline.loadtest.outputs import check_json
 from trunkline.loadtest.sim import on_ray, plot
 from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare, run_all
 from trunkline.loadtest.sim.policies import find_policies
@@ -71,8 +72,7 @@ def sim(
         skip_bad=skip_bad,
         patience=patience,
     )
-    if json_file is not None and not json_file.parent.is_dir():
-        raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    check_json(json_file)
     if plot_file is not None:
         plot.check(plot_file)
     if ray:

@@ -17,6 +17,7 @@ from trunkline.agent.engine.emulated.profile import Profile, find_profile
 from trunkline.loadtest.bench import calibration
 from trunkline.loadtest.bench.completion import complete, find_target, random_tokens
 from trunkline.loadtest.fleet.agents import agents
+from trunkline.loadtest.outputs import check_output
 from trunkline.loadtest.sim import on_ray
 from trunkline.loadtest.sim.campaign import run_all
 from trunkline.loadtest.sim.report import Row
@@ -53,8 +54,7 @@ def sweep(
     """Find the agent's flags that serve a model best. Measures it, then simulates flags and traffic."""
     if (model is None) == (profile is None):
         raise ConfigError("give --model, or --profile for what is not here")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    check_output("--out", out)
     if ray:
         on_ray.check()
     found = find_profile(profile) if profile is not None else _measured(str(model), threads or _share(nodes))

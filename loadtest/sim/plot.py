@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trunkline.loadtest.bars import bars
+from trunkline.loadtest.outputs import check_output
 from trunkline.loadtest.sim.report import Row
 from trunkline.shared.errors import ConfigError
 
@@ -30,8 +31,7 @@ def check(path: Path) -> None:
     """Raises ConfigError, before hours of simulation, for what could not be drawn after them."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"--plot {path}: must end in one of {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--plot {path}: there is no folder {path.parent}")
+    check_output("--plot", path)
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -41,6 +41,7 @@ def test_rows_are_printed_and_written_and_the_same_with_more_processes(tmp_path:
         (["--cache-tokens", "1024"], "the longest request"),
         (["--block-tokens", "100"], "block size 100"),
         (["--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["--json", "/"], "this is a folder"),
         (["--trace", "/nowhere.jsonl"], "No such file"),
         (["--plot", "rows.bmp"], "must end in one of .png"),
         (["--plot", "/nowhere/rows.png"], "there is no folder /nowhere"),

@@ -59,3 +59,5 @@ def test_what_cannot_be_swept_is_said(tmp_path: Path) -> None:
         sweep(out=tmp_path / "a.toml")
     with pytest.raises(ConfigError, match="there is no folder"):
         sweep(profile=PROFILE, out=tmp_path / "none" / "a.toml")
+    with pytest.raises(ConfigError, match="this is a folder"):
+        sweep(profile=PROFILE, out=tmp_path)
