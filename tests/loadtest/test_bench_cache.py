@@ -1,12 +1,24 @@
 """`trunkline bench cache`, at a size that takes no time: that it measures, not what."""
 
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.agent.toy_engine import ToyModel
+from trunkline.kernels.attention import KVPool
+from trunkline.kernels.attention.batch import StepBatch
 from trunkline.loadtest.bench.cache import copies, flow, restart, run, sessions
+
+
+class SlowToy(ToyModel):
+    """Takes time for each token: pages of a model that takes none are not worth keeping in lower tiers."""
+
+    def forward(self, batch: StepBatch, pool: KVPool) -> torch.Tensor:
+        time.sleep(0.001 * len(batch.tokens))
+        return super().forward(batch, pool)
 
 
 def test_every_figure_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +35,7 @@ def test_every_figure_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (flow, "WINDOW_S", 0.1),
     ):
         monkeypatch.setattr(module, name, small)
-    monkeypatch.setattr(flow, "load", partial(flow.load, load=lambda *_: ToyModel(49_152)))
+    monkeypatch.setattr(flow, "load", partial(flow.load, load=lambda *_: SlowToy(49_152)))
     monkeypatch.setattr(copies.shutil, "which", lambda _: None)
     rows = {str(row["figure"]): row for row in run.run(1, tmp_path)}
     assert len(rows) == 12

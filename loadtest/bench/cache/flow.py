@@ -92,7 +92,7 @@ def _return(engine: "Engine", rounds: int) -> Iterator[Row]:
 
 def _idle_on_disk(engine: "Engine") -> "array[int]":
     """The prompt of a session that is on the disk, and nowhere else."""
-    while True:
+    for _ in range(TRIES):
         prompt = engine.prompt(SESSION_TOKENS)
         engine.serve(prompt)
         keys = Chain(NAMESPACE, prompt).keys[:-1]
@@ -102,6 +102,7 @@ def _idle_on_disk(engine: "Engine") -> "array[int]":
         engine.wait(lambda: not engine.cache.moving)
         if engine.tiers.keys() >= set(keys):  # else a disk that was too slow has lost some
             return prompt
+    raise RuntimeError(f"of {TRIES} sessions none was on the disk as a whole: it is too slow, or computing is quicker")
 
 
 def _ttft(sequence: Sequence) -> float:

@@ -47,7 +47,11 @@ def test_an_engine_lends_what_it_has_computed(
                     await asyncio.sleep(0.01)
 
             node.model.gate.clear()
+            before = node.model.steps
             running = asyncio.create_task(collect(node.submit([5, 6, 7])))
+            async with asyncio.timeout(10):
+                while node.model.steps == before:  # until the step has begun
+                    await asyncio.sleep(0.01)
             asked = asyncio.create_task(client.locate(address, question, 0.0, 10.0))
             await asyncio.sleep(0.05)
             assert not asked.done(), "a step is never interrupted"
