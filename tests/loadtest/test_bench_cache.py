@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.agent.toy_engine import ToyModel
+from trunkline.agent.engine.builtin.model import StepBatch
 from trunkline.kernels.attention import KVPool
-from trunkline.kernels.attention.batch import StepBatch
 from trunkline.loadtest.bench.cache import copies, flow, restart, run, sessions
 
 
@@ -17,7 +17,7 @@ class SlowToy(ToyModel):
     """Takes time for each token: pages of a model that takes none are not worth keeping in lower tiers."""
 
     def forward(self, batch: StepBatch, pool: KVPool) -> torch.Tensor:
-        time.sleep(0.001 * len(batch.tokens))
+        time.sleep(0.005 * len(batch.tokens))
         return super().forward(batch, pool)
 
 

@@ -38,6 +38,8 @@ FETCHES = 4
 """Sessions that come back at a time, each of a set of its own."""
 WINDOW_S = 1.0
 """Of decoding with pages on the move, and then of decoding without."""
+TRIES = 20
+"""Sessions, until one is on the disk as a whole."""
 WAIT_S, DEADLINE_S = 120.0, 600.0
 """For anything that is to happen, and for a stream."""
 
