@@ -51,8 +51,8 @@ def test_a_wrong_page_is_noticed(churn: Churn) -> None:
     fill(churn)
     churn._device[:, 100] ^= np.uint8(1)
     before = churn.tally.reused
-    while churn.tally.reused < before + 20:
-        churn.turn()
+    while not churn.tally.wrong and churn.tally.reused < before + 2000:
+        churn.turn()  # What is used first may come from a lower tier, whole.
     assert churn.tally.wrong > 0
 
 
