@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
 
         `target`: what `write` writes to. Then the core takes a stream over, once it flows: no more calls.
         """
-        self._write = write
+        self._write = self._through(write)
         if splices and target and self._chunked and splices.can_pass(self.transport, target):
             self._slow_write, self._splices, self._target = write, splices, target
             self._write = self._hand_over
@@ -266,6 +266,10 @@ class Connection(asyncio.Protocol):
         if key is not None and self._complete and self._keep_alive and not chunked:
             _memory.learn(key, (status, without_length(fields)))
         receiver.on_head(status, fields, self._until_eof, self._first(body))
+
+    def _through(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        """What takes a read, where `write` takes what of it is for the client."""
+        return write
 
     def _first(self, body: bytes) -> bytes:
         """Of the body, what came with the head."""

@@ -1,6 +1,5 @@
 """Connections to nodes for clients that know no chunks."""
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -8,7 +7,6 @@ from trunkline.router.connection import Connection
 
 if TYPE_CHECKING:
     from trunkline.router.pools import Pool
-    from trunkline.router.splices import Splices
 
 
 class UnframedConnection(Connection):
@@ -29,13 +27,8 @@ class UnframedConnection(Connection):
     def framed_end(self, event: bytes) -> bytes | None:
         return b"\n\n" + event
 
-    def splice(
-        self,
-        write: Callable[[bytes], None],
-        splices: "Splices | None" = None,
-        target: asyncio.Transport | None = None,
-    ) -> None:
-        self._write = lambda data: write(self._first(data))
+    def _through(self, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        return lambda data: write(self._first(data))
 
     def _first(self, body: bytes) -> bytes:
         body = b"".join(self._pieces)

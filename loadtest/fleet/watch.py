@@ -1,15 +1,14 @@
 """What agents and a router do while load comes: looked at once a second."""
 
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import httpx
 
 from trunkline.loadtest.fleet.agents import Counters, counters
+from trunkline.loadtest.fleet.periodic import Periodic
 from trunkline.loadtest.fleet.service import Service, StartError, Usage
 
 _PERIOD_S = 1.0
@@ -23,33 +22,23 @@ class Look(NamedTuple):
     front: Usage | None
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(Periodic):
     """A context: looks at the beginning, every second, and at the end."""
 
-    agents: Sequence[Service]
-    front: Service
-    looks: list[Look] = field(default_factory=list)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def __init__(self, agents: Sequence[Service], front: Service, looks: Sequence[Look] = ()) -> None:
+        super().__init__(self._look, _PERIOD_S, "watch")
+        self.agents, self.front = agents, front
+        self.looks = list(looks)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> Self:
         self._look()
-        self._thread = threading.Thread(target=self._go_on, name="watch")
-        self._thread.start()
-        return self
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        super().__exit__(kind, error, trace)
         self._look()
-
-    def _go_on(self) -> None:
-        while not self._stop.wait(_PERIOD_S):
-            self._look()
 
     def _look(self) -> None:
         try:

@@ -1,18 +1,17 @@
 """The memory of a fleet's processes over time."""
 
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
+from trunkline.loadtest.fleet.periodic import Periodic
 from trunkline.loadtest.fleet.service import Service, StartError
 
 _PERIOD_S = 2.0
 _MIB = 1 << 20
 
 
-class MemoryLog:
+class MemoryLog(Periodic):
     """A context: looks at each service every two seconds. `mib[name]` has (seconds, MiB); none while it is down."""
 
     def __init__(self, services: Sequence[Service]) -> None:
@@ -21,18 +20,7 @@ class MemoryLog:
         """What happened, and when."""
         self._services = services
         self._began = time.monotonic()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="memory")
-
-    def __enter__(self) -> "MemoryLog":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+        super().__init__(self._weigh, _PERIOD_S, "memory")
 
     def mark(self, what: str) -> None:
         self.marks.append((time.monotonic() - self._began, what))
@@ -54,11 +42,10 @@ class MemoryLog:
         axes.legend(loc="lower right")
         figure.savefig(path, dpi=120)
 
-    def _go_on(self) -> None:
-        while not self._stop.wait(_PERIOD_S):
-            for service in self._services:
-                try:
-                    mib = service.usage().rss_bytes / _MIB
-                except (StartError, RuntimeError):
-                    continue
-                self.mib[service.name].append((time.monotonic() - self._began, mib))
+    def _weigh(self) -> None:
+        for service in self._services:
+            try:
+                mib = service.usage().rss_bytes / _MIB
+            except (StartError, RuntimeError):
+                continue
+            self.mib[service.name].append((time.monotonic() - self._began, mib))
