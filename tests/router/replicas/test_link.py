@@ -223,11 +223,11 @@ def test_a_router_that_leaves_says_so(redis: RedisServer, caplog: pytest.LogCapt
         async with fleet(redis, routers=1) as ((one,), _):
             async with serving([], registry=redis.address):
                 await until(lambda: len(replicas(one).peers.heard()) == 1)
+            await until(lambda: "leaves" in caplog.text)
             await until(lambda: replicas(one).peers.heard() == {} and link(one).routers == {})
 
     with caplog.at_level(logging.INFO):
         run(main())
-    assert "leaves" in caplog.text
 
 
 def test_a_router_that_starts_knows_everything_before_it_is_ready(redis: RedisServer) -> None:
@@ -259,10 +259,11 @@ def test_without_redis_service_goes_on_loudly_and_heals(
 ) -> None:
     async def main() -> None:
         async with fleet(redis) as ((one, other), _agents):
-            for turn in range(2):
+            for _ in range(2):
+                before = [link(router).losses for router in (one, other)]
                 (redis.kill if how == "kill" else redis.freeze)()
                 await until(lambda: not link(one).connected and not link(other).connected)
-                for router in (one, other):
+                for router, losses_before in zip((one, other), before, strict=True):
                     for _ in range(5):
                         assert (await ask(router.port, request())).status == 200
                     readyz = await ask(router.port, get("/readyz"))
@@ -270,7 +271,10 @@ def test_without_redis_service_goes_on_loudly_and_heals(
                     assert any("registry unix://" in entry for entry in readyz.json["degraded"])
                     metrics = (await ask(router.port, get("/metrics"))).body.decode()
                     assert "trunkline_router_registry_connected 0.0" in metrics
-                    assert f"trunkline_router_registry_losses_total {turn + 1}.0" in metrics
+                    # On a busy machine an echo may be late as well: at least this loss, and none uncounted.
+                    losses = link(router).losses
+                    assert losses > losses_before
+                    assert f"trunkline_router_registry_losses_total {losses}.0" in metrics
                     shown = (await ask(router.port, get("/admin/nodes"))).json["registry"]
                     assert not shown["connected"]
                     assert shown["error"]
@@ -312,7 +316,10 @@ def test_a_failure_while_it_is_cancelled_does_not_keep_it_alive(
     run(main())
 
 
-def test_a_flushed_redis_heals(redis: RedisServer) -> None:
+def test_a_flushed_redis_heals(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A late echo of a busy machine is a loss as well, and this test counts none.
+    monkeypatch.setattr(link_module, "ECHO_S", 30.0)
+
     async def main() -> None:
         async with fleet(redis) as ((one, other), _agents):
             for _ in range(3):
