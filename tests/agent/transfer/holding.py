@@ -59,7 +59,12 @@ class Cache:
         """A request that comes and ends."""
         chain = Chain(namespace, array("i", tokens_of(*blocks)))
         pages = self.cache.match(chain)
-        fresh = self.cache.allocate(len(chain.keys) - len(pages))
+        missing = len(chain.keys) - len(pages)
+        fresh = self.cache.allocate(missing)
+        if fresh is None:  # A page that is being copied away is not free before that ends.
+            assert any(tier.in_flight for tier in self.cache.tiers())
+            self.settle()
+            fresh = self.cache.allocate(missing)
         assert fresh is not None
         for index, page in enumerate(fresh, len(pages)):
             self.memory.write(page, chain.keys[index].to_bytes(8, "little"))
