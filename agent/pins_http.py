@@ -17,8 +17,8 @@ PINS_PATH = "/trunkline/pins"
 MAX_TTL_S = 10 * 365 * 86400.0
 
 
-class PinBody(msgspec.Struct, kw_only=True):
-    """What to pin: a prompt, or the beginning of a chat. As in a request for it."""
+class PinBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to pin: a prompt, or the beginning of a chat. As in a request for it. A misspelt `ttl` would be for ever."""
 
     prompt: str | list[int] | None = None
     messages: list[Message] | None = None

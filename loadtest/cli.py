@@ -20,7 +20,7 @@ _Peer = Annotated[list[str] | None, typer.Option(help="NAME=URL of a peer that r
 
 @bench.command()
 def core(rounds: _Rounds = 5, json_file: _Json = None) -> None:
-    """Key chains and prefix index, against Dynamo's where it is installed."""
+    """Key chains and prefix index. Beside Dynamo's, where that is installed."""
     from trunkline.loadtest.bench.core import run
 
     _show("core", run(rounds), json_file)
@@ -28,7 +28,7 @@ def core(rounds: _Rounds = 5, json_file: _Json = None) -> None:
 
 @bench.command()
 def scheduler(rounds: _Rounds = 3, json_file: _Json = None) -> None:
-    """One decision of the scheduler with 4, 64 and 1,000 nodes: CPU time, its spread at a pace, memory."""
+    """One decision of the scheduler. With 4, 64 and 1,000 nodes: CPU time, its spread at a pace, memory."""
     from trunkline.loadtest.bench.scheduler import run
 
     _show("scheduler", run(rounds), json_file)
@@ -36,7 +36,7 @@ def scheduler(rounds: _Rounds = 3, json_file: _Json = None) -> None:
 
 @bench.command()
 def engine(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> None:
-    """The built-in engine with the default model: prefill, decode, and what a cached prefix saves."""
+    """The built-in engine with the default model. Prefill, decode, and what a cached prefix saves."""
     from trunkline.loadtest.bench.engine import run
 
     _show("engine", run(rounds, _peers(peer)), json_file)
@@ -44,7 +44,7 @@ def engine(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> 
 
 @bench.command()
 def router(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> None:
-    """The router's CPU time per request and per streamed chunk, and its memory."""
+    """The router's CPU time per request and chunk, and its memory."""
     from trunkline.loadtest.bench.router import run
 
     _show("router", run(rounds, _peers(peer)), json_file)
@@ -58,7 +58,7 @@ def sim(
     profile: Annotated[Path | None, typer.Option(help="Also write the fitted profile to this .json file.")] = None,
     json_file: _Json = None,
 ) -> None:
-    """The simulator against a real cluster: fits a profile, and replays a trace to both."""
+    """The simulator against a real cluster. Fits a profile, and replays a trace to both."""
     from trunkline.loadtest.bench.simulator import run
 
     _show("sim", run(trace, rounds, requests, profile), json_file)
@@ -73,7 +73,7 @@ def emulation(
     time_scale: Annotated[float, typer.Option(min=0.01, max=100.0, help="Of durations.")] = 1.0,
     json_file: _Json = None,
 ) -> None:
-    """Emulated agents against the simulator: replays a trace to both, with the same profile."""
+    """Emulated agents against the simulator. Replays a trace to both, with the same profile."""
     from trunkline.loadtest.bench.emulation import run
 
     _show("emulation", run(trace, rounds, requests, profile, time_scale), json_file)
@@ -85,7 +85,7 @@ def cache(
     folder: Annotated[Path | None, typer.Option(help="On the disk to measure. [default: temporary files]")] = None,
     json_file: _Json = None,
 ) -> None:
-    """The tiers of a node's cache: memory beside memcpy, disk beside fio, restarts, sessions, the engine meanwhile."""
+    """The tiers of a node's cache. Memory beside memcpy, disk beside fio, restarts, sessions, the engine meanwhile."""
     from trunkline.agent.engine.builtin.threads import spin_briefly
 
     spin_briefly()  # as an agent does; before torch is loaded
@@ -102,7 +102,7 @@ def transfer(
     ] = None,
     json_file: _Json = None,
 ) -> None:
-    """Pages from other nodes: finding them, reading them beside plain copies in C, and a prefix of 7,000 tokens."""
+    """Pages from other nodes. Finding them, reading them beside plain copies in C, and a prefix of 7,000 tokens."""
     from trunkline.loadtest.bench.transfer.run import run
 
     _show("transfer", run(rounds, peer_python), json_file)
@@ -110,7 +110,7 @@ def transfer(
 
 @bench.command()
 def quant(rounds: _Rounds = 3, json_file: _Json = None) -> None:
-    """Quantized tiers with the default model: bytes, copy speed, perplexity and greedy answers, beside native pages."""
+    """Quantized tiers with the default model. Bytes, copy speed, perplexity and greedy answers, beside native pages."""
     from trunkline.loadtest.bench.quant import run
 
     _show("quant", run(rounds), json_file)
@@ -123,7 +123,7 @@ def soak_cache(
     seed: Annotated[int, typer.Option(min=0, help="Of the traffic.")] = 0,
     json_file: _Json = None,
 ) -> None:
-    """Mixed traffic over full tiers of a node's cache, every page looked at; exit code 1 if anything is wrong."""
+    """Mixed traffic over full tiers of a cache, all pages checked. Exit code 1 if anything is wrong."""
     from trunkline.loadtest.soak_cache import run
 
     rows = run(minutes, folder, seed)
@@ -145,7 +145,7 @@ def fairness(
     requests: Annotated[int, typer.Option(min=10, help="Of the trace's, the first ones.")] = 4000,
     json_file: _Json = None,
 ) -> None:
-    """What a tenant notices when another one floods the fleet, in the simulator."""
+    """What a tenant notices of another's flood, in the simulator."""
     from trunkline.loadtest.bench.fairness import run
     from trunkline.loadtest.sim.campaign import Scenario
 
@@ -165,7 +165,7 @@ def eviction(
     seed: Annotated[int, typer.Option(min=0, help="Of the traffic that is made up.")] = 0,
     json_file: _Json = None,
 ) -> None:
-    """Eviction policies on one pooled cache: the share of prompt tokens that each finds."""
+    """Eviction policies on one pooled cache. The share of prompt tokens that each finds."""
     from trunkline.loadtest.bench.eviction.run import run
     from trunkline.loadtest.bench.eviction.traffic import made_up
     from trunkline.loadtest.sim.trace import load_trace
@@ -184,7 +184,7 @@ def preload(
     disk_tokens: Annotated[int, typer.Option(min=1, help="That its disk holds.")] = 8_000_000,
     json_file: _Json = None,
 ) -> None:
-    """What bringing sessions back before they come gives: a trace replayed to the cache with modelled times."""
+    """What bringing sessions back early gives. A trace replayed to the cache with modelled times."""
     from trunkline.loadtest.bench.preload import Node, run
     from trunkline.loadtest.sim.trace import load_trace
 

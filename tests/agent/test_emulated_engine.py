@@ -239,6 +239,11 @@ def test_a_profile_without_decode() -> None:
         Emulation(find_profile("fifo-prefill"))
 
 
+def test_a_name_that_no_file_has() -> None:
+    with pytest.raises(ConfigError, match="null byte"):
+        find_profile("\0.json")
+
+
 @pytest.mark.parametrize("size", [0, 100, 255, 4097, 32 << 20])
 def test_sizes_that_pages_cannot_have(size: int) -> None:
     with pytest.raises(ConfigError, match="--page-bytes"):

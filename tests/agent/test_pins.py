@@ -68,6 +68,7 @@ def test_a_prompt_is_text_tokens_or_a_chat(text_model: TextModel) -> None:
         ({"prompt": list(range(180))}, 409, "11 pages would be pinned, of 10"),
         ({"prompt": list(range(40)), "ttl": 0}, 400, "ttl: 0 is not above 0"),
         ({"prompt": list(range(40)), "ttl": "long"}, 422, "ttl"),
+        ({"prompt": list(range(40)), "tll": 100}, 422, "tll"),
         ({"prompt": []}, 400, "prompt: must not be empty"),
         ({"prompt": "x", "messages": []}, 400, "either prompt or messages"),
         ({}, 400, "either prompt or messages"),

@@ -221,7 +221,7 @@ def find_profile(name: str) -> Profile:
 def _read(path: Path) -> Profile:
     try:
         profile = msgspec.json.decode(path.read_bytes(), type=Profile)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, msgspec.DecodeError) as error:  # ValueError: no file has such a name.
         raise ConfigError(f"profile {path}: {error}") from None
     for name, value in asdict(profile).items():
         least = 0 if name.endswith("_s") and not name.endswith("bytes_s") else 1
