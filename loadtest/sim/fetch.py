@@ -98,12 +98,14 @@ class Fetcher:
 
     def submit(self, node: int, job: Job, now: float) -> None:
         """The request has reached the node."""
-        fetch = _Fetch(node, job, now, self._caches[node].match(job.chain))
+        cache = self._caches[node]
+        fetch = _Fetch(node, job, now, cache.match(job.chain))
+        cache.begin(job.chain)
         if self._shared:
             self._pull_shared(fetch, now)
         elif (other := self._coming_to(fetch)) is not None:
             other.followers.append(job)
-            self._caches[node].release(fetch.held)
+            cache.release(fetch.held, used=False)
             job.expected = other.stop * self._setup.block_tokens
             self._engines[node].submit(job, now, ready=False)
             return
@@ -114,7 +116,7 @@ class Fetcher:
         self._engines[node].submit(job, now, ready=not fetch.flows)
         self._changed(node)
         if not fetch.flows:
-            self._caches[node].release(fetch.held)
+            cache.release(fetch.held, used=False)
         else:
             fetch.keys = job.chain.keys[len(fetch.held) : fetch.stop]
             self._coming[node].update(dict.fromkeys(fetch.keys, fetch))
@@ -157,7 +159,7 @@ class Fetcher:
         start = fetch.stop
         links = (3 * source + _OUT, 3 * fetch.node + _IN)
         if held <= start or not self._pays(fetch, links, start, held - start, HANDSHAKE_S):
-            self._caches[source].release(lent)
+            self._caches[source].release(lent, used=False)
             return
         fetch.lent, fetch.pulled = lent, held - start
         self.totals.pulls += 1
@@ -214,7 +216,7 @@ class Fetcher:
         for key in fetch.keys:
             self._coming[node].pop(key, None)
         if fetch.lent and job.pull_from is not None:
-            self._caches[job.pull_from].release(fetch.lent)
+            self._caches[job.pull_from].release(fetch.lent, used=False)
             self._engines[job.pull_from].freed(now)
             self._changed(job.pull_from)
         came = self._shared or self._commit(fetch)
@@ -226,7 +228,7 @@ class Fetcher:
             self.totals.pulled_tokens += job.pulled
         if fetch.pull is not None and (fetch.vain or not came or now - fetch.begun_at > fetch.worth_s):
             self.totals.vain_pulls += 1
-        cache.release(fetch.held)
+        cache.release(fetch.held, used=False)
         for one in (job, *fetch.followers):
             self._engines[node].arrived(one, now)
         self._changed(node)
@@ -238,7 +240,7 @@ class Fetcher:
         fresh = cache.allocate(max(0, fetch.stop - len(pages)))
         if fresh is not None:
             pages += [cache.commit(chain, index, page) for index, page in enumerate(fresh, start=len(pages))]
-        cache.release(pages)
+        cache.release(pages, used=False)
         return fresh is not None
 
 

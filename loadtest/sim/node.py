@@ -1,9 +1,9 @@
 """A node's engine, modelled: continuous batching with chunked prefill over a real `PageCache`. No I/O, no clock.
 
-The caller drives it: `submit` a job, say when pages that are fetched for it have `arrived`, and call `step` when the
-time `wake` has come. Decodes come first in a step, then chunks of prefill in the order of `agent/engine/order.py`. A
-page stands for a block of the trace. A job is admitted when the pages for its whole prompt and reply are there, so
-nobody is preempted; pages of replies are never shared.
+The caller drives it: `submit` a job that has begun in the cache, say when pages that are fetched for it have `arrived`,
+and call `step` when the time `wake` has come. Decodes come first in a step, then chunks of prefill in the order of
+`agent/engine/order.py`. A page stands for a block of the trace. A job is admitted when the pages for its whole prompt
+and reply are there, so nobody is preempted; pages of replies are never shared.
 """
 
 import math
@@ -238,7 +238,7 @@ class EngineModel:
         needed = -(-(job.prompt_tokens + job.output_tokens) // self._block_tokens)
         fresh = self._cache.allocate(needed - len(pages))
         if fresh is None:
-            self._cache.release(pages)
+            self._cache.release(pages, used=False)
             return False
         job.cached = job.computed = len(pages) * self._block_tokens
         job.pages = pages + fresh
@@ -274,7 +274,7 @@ class EngineModel:
 
     def _finish(self, job: Job, now: float) -> None:
         job.finished_at = now
-        self._cache.release(job.pages)
+        self._cache.end(job.chain, job.pages, job.generated)
         job.pages = []
         self.finished.append(job)
 

@@ -30,9 +30,10 @@ def pooled(trace: Trace, profile: Profile, pages: int) -> Pooled:
     for record in trace.records:
         chain = Chain(NAMESPACE, record.page_tokens(trace.block_tokens))
         held = cache.match(chain)
+        cache.begin(chain)
         fresh = cache.allocate(len(chain.keys) - len(held)) or []
         held += [cache.commit(chain, index, page) for index, page in enumerate(fresh, start=len(held))]
-        cache.release(held)
+        cache.end(chain, held, record.output_tokens)
         cached = (len(held) - len(fresh)) * trace.block_tokens
         cached_tokens += cached
         prompt_tokens += record.prompt_tokens

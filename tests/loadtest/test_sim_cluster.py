@@ -127,6 +127,18 @@ def test_a_host_tier_keeps_what_the_device_evicts() -> None:
     assert sum(large.ttft_s) <= sum(tiered.ttft_s) < sum(small.ttft_s)
 
 
+def test_nodes_learn_which_pages_are_asked_for_again() -> None:
+    """Prompts in turn, a third more of them than fit: least recently used first would find none."""
+    prompts = [range(100 * number, 100 * number + 12) for number in range(40)]
+    records = tuple(
+        Record(float(at), 12 * BLOCK + 1, 1, array("q", [*prompts[at % 40], 99_999]), 0) for at in range(800)
+    )
+    trace = Trace("loop", BLOCK, records)
+    outcome = _run(trace, "round_robin", nodes=1, pages=40 * 12 * 3 // 4)
+    assert outcome.cached_tokens > 0.5 * outcome.prompt_tokens
+    assert pooled(trace, PROFILE, 40 * 12 * 3 // 4).ratio > 0.5
+
+
 def test_events_are_known_only_after_the_delay() -> None:
     """Two equal prompts a second apart: the second follows the first's events, if they have arrived by then."""
     blocks = list(range(20))
