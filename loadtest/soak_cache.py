@@ -44,7 +44,7 @@ class Soak:
     def run(self) -> list[Row]:
         """One row per figure. Raises RuntimeError if pages are not accounted for."""
         churn, cache = self._churn, self._churn.cache
-        churn.remember(REMEMBERED)
+        churn.remember(2 * REMEMBERED)  # so that everything remembered has been replaced once
         began = time.monotonic()
         warm, pause = began + WARM_UP * self._seconds, self._seconds * (1 - WARM_UP) / SAMPLES
         sample_at = warm

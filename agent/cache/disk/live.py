@@ -94,7 +94,7 @@ class Index:
         self._frames = 0
         self._puts, self._texts, self._removed = _Column(PUT), _Column(TEXT), _Column(REMOVE)
 
-    def add(self, kind: int, body: memoryview) -> None:
+    def add(self, kind: int, body: bytes) -> None:
         """The next frame. Raises DamagedRecord for one that no writer makes."""
         self._frames += 1
         match kind:
@@ -112,6 +112,11 @@ class Index:
                 self.namespaces[int.from_bytes(body[:NUMBER_BYTES], "little")] = namespace
             case _:
                 raise DamagedRecord(f"frame of unknown kind {kind}")
+
+    @property
+    def newest(self) -> int:
+        """The highest generation of all records, whether or not they count; 0: there is none."""
+        return int(self._puts.rows()[0]["generation"].max(initial=0))
 
     def live(self, slots: int) -> Live:
         """What counts: each slot's last record, if it was not removed and its parent counts. `slots`: those of a higher
@@ -147,10 +152,10 @@ class _Column:
 
     def __init__(self, kind: np.dtype[np.void]) -> None:
         self._kind = kind
-        self._bodies: list[memoryview] = []
+        self._bodies: list[bytes] = []
         self._frames: list[int] = []
 
-    def add(self, frame: int, body: memoryview) -> None:
+    def add(self, frame: int, body: bytes) -> None:
         if len(body) % self._kind.itemsize:
             raise DamagedRecord(f"{len(body)} bytes are no rows of {self._kind.itemsize}")
         self._bodies.append(body)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trunkline.agent.cache.disk.directory import Format, Lock, read_format, slot_bytes, write_format
 from trunkline.agent.cache.disk.errors import DamagedRecord
-from trunkline.agent.cache.disk.index import IndexLog, read_log
+from trunkline.agent.cache.disk.index import IndexLog
 from trunkline.agent.cache.disk.live import NOTHING, Live
 from trunkline.agent.cache.disk.record import HEAD_BYTES, VERSION, Record, pack_head, unpack_head
 from trunkline.agent.cache.disk.segments import Segments, Transfer, segment_name
@@ -77,7 +77,7 @@ class DiskStore:
         self._found = index.live(self.pages)
         puts = self._found.puts
         self._generations: dict[int, int] = dict(zip(puts["slot"].tolist(), puts["generation"].tolist(), strict=True))
-        self._generation = max(self._generations.values(), default=0)
+        self._generation = index.newest
         self._compacted = self._log.size
 
     def _same(self, found: Format, page_bytes: int) -> None:
@@ -198,7 +198,7 @@ class DiskStore:
 
     def _compact(self) -> None:
         if self._log.size > max(COMPACT_BYTES, 2 * self._compacted):
-            self._log.compact(read_log(self._log.path)[0].live(self.pages))
+            self._log.compact(self.pages)
             self._compacted = self._log.size
 
 

@@ -73,11 +73,10 @@ def rebuild(folder: Path) -> tuple[int, int]:
         log, _ = IndexLog.open(folder)
         try:
             log.append((), there.values())
-            live = read_log(log.path)[0].live(found.slots)
-            log.compact(live)
+            count = len(read_log(log.path)[0].live(found.slots).puts)
         finally:
             log.close()
-        return len(live.puts), found.slots - len(live.puts)
+        return count, found.slots - count
 
 
 def prune(folder: Path, size: int) -> tuple[int, int]:
@@ -92,8 +91,8 @@ def prune(folder: Path, size: int) -> tuple[int, int]:
             )
         log, index = IndexLog.open(folder)
         try:
-            kept = index.live(slots)
-            log.compact(kept)
+            kept = len(index.live(slots).puts)
+            log.compact(slots)
         finally:
             log.close()
         write_format(folder, msgspec.structs.replace(contents.format, slots=slots))
@@ -104,7 +103,7 @@ def prune(folder: Path, size: int) -> tuple[int, int]:
                 path.unlink()
             else:
                 os.truncate(path, min(per_segment, slots - first) * contents.format.slot_bytes)
-        return len(kept.puts), len(contents.records) - len(kept.puts)
+        return kept, len(contents.records) - kept
 
 
 def _format(folder: Path) -> Format:

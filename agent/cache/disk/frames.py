@@ -1,0 +1,58 @@
+"""The file of an index: a head, then frames, each with its checksum. `docs/develop/disk.md` specifies it."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from trunkline.agent.cache.disk.errors import DamagedRecord
+from trunkline.agent.cache.disk.live import NUMBER_BYTES, Kind, Rows
+from trunkline.agent.cache.disk.record import VERSION
+from trunkline.kernels.core import hash64
+from trunkline.shared.namespace import Namespace
+
+MAGIC = b"TKVINDEX"
+MOST_FRAME = 64 << 20
+_HEAD = struct.Struct("<8sI4x")
+_FRAME = struct.Struct("<II Q")
+_READ_BYTES = 1 << 20
+"""At a time: most frames are small."""
+
+HEAD = _HEAD.pack(MAGIC, VERSION)
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    return _FRAME.pack(len(body), kind, hash64(body, kind)) + body
+
+
+def name_frame(number: int, namespace: Namespace) -> bytes:
+    return frame(Kind.NAMESPACE, number.to_bytes(NUMBER_BYTES, "little") + msgspec.msgpack.encode(namespace))
+
+
+def row_frames(kind: Kind, rows: Rows) -> Iterator[bytes]:
+    """As many as they need: what is larger than MOST_FRAME is not read again."""
+    step = MOST_FRAME // rows.itemsize
+    for start in range(0, len(rows), step):
+        yield frame(kind, rows[start : start + step].tobytes())
+
+
+def read_frames(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Kind, body and end of each, up to the first that was not written whole, one in memory at a time.
+
+    Raises OSError, DamagedRecord for a file that is no index of this version.
+    """
+    with open(path, "rb", buffering=_READ_BYTES) as file:
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size or _HEAD.unpack(head) != (MAGIC, VERSION):
+            raise DamagedRecord(f"{path} is no index of version {VERSION}")
+        end = _HEAD.size
+        while len(head := file.read(_FRAME.size)) == _FRAME.size:
+            length, kind, checksum = _FRAME.unpack(head)
+            if length > MOST_FRAME:
+                return
+            body = file.read(length)
+            if len(body) < length or hash64(body, kind) != checksum:
+                return
+            end += _FRAME.size + length
+            yield kind, body, end
