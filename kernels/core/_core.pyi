@@ -34,6 +34,8 @@ def weigh(
     tiers: Buffer,
     claimed: Buffer,
     depths: Sequence[int],
+    uses: Sequence[float],
+    memory_s: float,
     tokens: int,
     per_token: float,
     per_pair: float,
@@ -46,8 +48,9 @@ def weigh(
     it drags. `tiers` are
     (row, device, host, disk) u32s, tokens that are held there; `claimed` (row, place in `depths`) u32s. The most said
     of a row counts. What is held in lower tiers is brought, as far as the prompt is computed sooner then. Sizes are
-    by bits of the tokens to compute; fewer than `smallest` bits are size 0. Raises ValueError for a row that the board
-    lacks.
+    by bits of the tokens to compute; fewer than `smallest` bits are size 0. `depths` ascend, and `uses` says of each
+    how many requests came within about `memory_s` for as much of the prompt: so much less does a copy of it cost.
+    Raises ValueError for a row that the board lacks.
     """
 
 def rank(
@@ -150,14 +153,15 @@ class PrefixIndex:
 class Generations:
     """Prefixes that nodes were given lately: a young index, and an old one that is dropped as a whole."""
 
-    def __new__(cls, max_keys: int) -> Generations:
-        """Each of the two has room for `max_keys`."""
+    def __new__(cls, max_keys: int, memory_s: float) -> Generations:
+        """Each of the two has room for `max_keys`. Uses of prefixes that were `memory_s` ago count 1/e."""
 
-    def given(self, keys: Buffer) -> tuple[bytes, list[int]]:
-        """For every node that was given the first key of the chain: (node, place in the list) u32s, by node. The list
-        says how many leading keys that is, ascending."""
+    def given(self, keys: Buffer, now: float) -> tuple[bytes, list[int], list[float]]:
+        """For every node that was given the first key of the chain: (node, place in the lists) u32s, by node. The lists
+        say how many leading keys that is, ascending, and how many chains were given that had as many in common with one
+        before."""
 
-    def give(self, node: int, keys: Buffer, limit: int) -> int:
+    def give(self, node: int, keys: Buffer, limit: int, now: float) -> int:
         """What the young index lacks of the chain for this node is added, up to `limit` keys. Returns how many."""
 
     def turn(self, forget: bool) -> None:

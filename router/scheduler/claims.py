@@ -12,6 +12,8 @@ Two generations bound age and memory, without bookkeeping per key:
 A chain is inserted as a whole, so what is used stays in the young generation, and what is not used for between ttl/2
 and ttl is forgotten.
 
+Claims also know how often a prefix is asked for: a placement counts for every prefix that it shares with a young claim.
+
 Of a long chain only a sample is kept: DENSE keys, then every STRIDE-th, and the last. That is a quarter of the time
 and memory; a prompt that is sent again is matched as a whole, and one that goes on differently short by at most
 STRIDE - 1 keys.
@@ -23,6 +25,8 @@ from trunkline.kernels.core import Generations
 from trunkline.kernels.core import sample as every
 
 DENSE, STRIDE = 32, 4
+DEMAND_S = 10.0
+"""How far back it counts that a prefix was asked for: long enough to tell a rate, short enough to follow it."""
 _KEY_BYTES = 8
 
 
@@ -46,9 +50,10 @@ class Claims:
         self._half_keys = max_keys // 2
         self._clock = clock
         # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
-        self._generations = Generations(2 * self._half_keys)
+        self._generations = Generations(2 * self._half_keys, DEMAND_S)
         self.match = self._generations.given
-        """Who has claims on a sample: (node index, place in the list) u32s; the list says how many leading keys."""
+        """Who has claims on a sample as of now: (node index, place in the lists) u32s; the lists say how many leading
+        keys that is, and how many placements in the last `DEMAND_S` shared as many with one before."""
         self.forget = self._generations.clear
         """Every claim on the node is void."""
         self.keys = self._generations.keys
@@ -65,4 +70,4 @@ class Claims:
             self._generations.turn(silent)
             self._young_keys = 0
             self._born = now
-        self._young_keys += self._generations.give(node, sampled, self._half_keys)
+        self._young_keys += self._generations.give(node, sampled, self._half_keys, now)

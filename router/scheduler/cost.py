@@ -8,6 +8,9 @@ about 1 / (1 - rho) requests suffer from added work for each one that waits, hen
 Work is in seconds of a node like the fleet. What a slower node needs on top is part of the wait there: it delays the
 request itself longer, but fewer come by behind it. So a slow node gets its share when queues have grown elsewhere.
 
+Computing again what another node holds makes a copy, which serves those who come for the same prefix. As far as it is
+they who fill the queues of its holders, they share the price of it with the request that happens to make it.
+
 The arithmetic over all nodes is the core's (`weigh`, `rank`); tests hold it to what is written here.
 """
 
@@ -17,6 +20,7 @@ from collections.abc import Sequence
 
 from trunkline.kernels.core import rank as core_rank
 from trunkline.kernels.core import weigh as core_weigh
+from trunkline.router.scheduler.claims import DEMAND_S
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.scheduler.sizes import SIZES, SMALLEST
 
@@ -50,12 +54,13 @@ def weigh(
     tiers: bytes,
     claimed: bytes,
     depths: Sequence[int],
+    uses: Sequence[float],
     tokens: int,
     prices: Prices,
 ) -> bytearray:
     """The offers of nodes (u32s, numbers in the index) for a prompt of so many tokens, packed.
 
-        work = prices.seconds(uncached, matched)
+        work = prices.seconds(uncached, matched) - what is for others, see below
         wait = max(wait_s - passed[size], promotion) + work * (excess + longer[size])       size = size_of(uncached)
         promotion = tokens in the host tier * host_s + tokens on disk * disk_s
 
@@ -63,8 +68,19 @@ def weigh(
     or `claimed` ((node, place in `depths`) u32s, and there the tokens) say, whichever is more. It promotes all, or what
     is in the host tier, or nothing, whichever brings the first token soonest, as nodes decide it; pages come while the
     request waits for its turn. One token at least is always computed.
+
+    Of a piece of the prompt up to one of the `depths` (ascending), which has `holders` and had so many `uses` lately:
+
+        busy = uses / DEMAND_S * work at the nodes that hold most / holders     of the holders' time, all of it at most
+        others = busy * uses / (holders + 1)                                    who will come to a new copy
+        for others = its prefill * others / (1 + others)
+
+    A wait is for the whole work.
     """
-    return core_weigh(board, SIZES, SMALLEST, nodes, tiers, claimed, depths, tokens, prices.per_token, prices.per_pair)
+    per_token, per_pair = prices.per_token, prices.per_pair
+    return core_weigh(
+        board, SIZES, SMALLEST, nodes, tiers, claimed, depths, uses, DEMAND_S, tokens, per_token, per_pair
+    )
 
 
 def unpacked(offers: bytes | bytearray) -> list[Offer]:

@@ -95,11 +95,11 @@ class Scheduler(NodeListener):
             claim = sample(chain)
             claims.append(claim)
             assumed = group.assumed
-            claimed, counts = (self.assumed_claims if assumed else self.burst_claims).match(claim)
+            claimed, counts, uses = (self.assumed_claims if assumed else self.burst_claims).match(claim, now)
             depths = [keys.tokens_at(unsampled(count, chain)) for count in counts]
             match = Match(group, b"" if assumed else self._index.match(chain), claimed, depths)
             matches.append(match)
-            part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, tokens, prices)
+            part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, uses, tokens, prices)
             if self._linked and match.tiers:
                 self._pull(match, part, tokens, now)
             parts.append(part)

@@ -1,5 +1,6 @@
 """What nodes were given lately, beside a Python model of it: two dictionaries."""
 
+import math
 from array import array
 
 import pytest
@@ -26,20 +27,33 @@ STEPS = st.lists(
 )
 
 
+MEMORY_S = 10.0
+
+
 class Model:
     def __init__(self) -> None:
         self.young: dict[int, set[int]] = {}
         self.old: dict[int, set[int]] = {}
+        self.young_uses: dict[int, list[float]] = {}
+        """By the last key of what was shared: when."""
+        self.old_uses: dict[int, list[float]] = {}
 
     def leading(self, held: set[int], keys: list[int]) -> int:
         return next((at for at, key in enumerate(keys) if key not in held), len(keys))
 
-    def give(self, node: int, keys: list[int], limit: int) -> int:
+    def give(self, node: int, keys: list[int], limit: int, now: float) -> int:
+        for count in {self.leading(held, keys) for held in self.young.values()} - {0}:
+            key = keys[count - 1]
+            self.young_uses.setdefault(key, list(self.old_uses.get(key, ()))).append(now)
         held = self.young.setdefault(node, set())
         known = self.leading(held, keys)
         added = keys[known : known + limit]
         held.update(added)
         return len(added)
+
+    def turn(self, forget: bool) -> None:
+        self.old, self.young = {} if forget else self.young, {}
+        self.old_uses, self.young_uses = {} if forget else self.young_uses, {}
 
     def given(self, keys: list[int]) -> dict[int, int]:
         counts = {
@@ -48,27 +62,34 @@ class Model:
         }
         return {node: count for node, count in counts.items() if count}
 
+    def uses(self, key: int, now: float) -> float:
+        times = self.young_uses.get(key) or self.old_uses.get(key, ())
+        return sum(math.exp((at - now) / MEMORY_S) for at in times)
+
 
 @given(STEPS, st.lists(CHAINS, max_size=5))
 def test_generations_are_like_their_model(steps: list[tuple[object, ...]], chains: list[list[int]]) -> None:
-    generations, model = Generations(1 << 16), Model()
-    for step in steps:
+    generations, model = Generations(1 << 16, MEMORY_S), Model()
+    for now, step in enumerate(steps):
         match step:
             case ("give", int(node), list(keys), int(limit)):
-                assert generations.give(node, packed(keys), limit) == model.give(node, keys, limit)
+                assert generations.give(node, packed(keys), limit, now) == model.give(node, keys, limit, now)
                 chains = [*chains, keys]
             case ("turn", bool(forget)):
                 generations.turn(forget)
-                model.old, model.young = {} if forget else model.young, {}
+                model.turn(forget)
             case ("clear", int(node)):
                 generations.clear(node)
                 model.young.pop(node, None)
                 model.old.pop(node, None)
         for keys in chains:
-            given, counts = generations.given(packed(keys))
+            given, counts, uses = generations.given(packed(keys), now)
             flat = iter(memoryview(given).cast("I"))
             assert {node: counts[place] for node, place in zip(flat, flat, strict=True)} == model.given(keys)
             assert counts == sorted(set(counts))
+            # Who shares more shares less as well.
+            least = [max(model.uses(keys[end - 1], now) for end in counts[at:]) for at in range(len(counts))]
+            assert uses == pytest.approx(least)
     both = (set().union(*generation.values()) for generation in (model.young, model.old))
     assert generations.keys() == sum(map(len, both))
 
@@ -80,12 +101,14 @@ def test_a_sample_has_the_first_keys_then_some_and_the_last(keys: list[int], den
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    generations = Generations(4)
+    generations = Generations(4, MEMORY_S)
     for call in (
-        lambda: Generations(0),
-        lambda: generations.give(4096, b"", 1),
+        lambda: Generations(0, MEMORY_S),
+        lambda: Generations(4, 0.0),
+        lambda: Generations(4, math.nan),
+        lambda: generations.give(4096, b"", 1, 0.0),
         lambda: generations.clear(-1),
-        lambda: generations.given(b"1234567"),
+        lambda: generations.given(b"1234567", 0.0),
         lambda: sample(b"12345678", 0, 0),
     ):
         with pytest.raises(ValueError, match=r"."):

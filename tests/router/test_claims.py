@@ -1,12 +1,14 @@
 """Claims: what is inserted is found, what is not used is forgotten, and memory is bounded."""
 
+import math
 import random
 from array import array
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.router.scheduler.claims import DENSE, STRIDE, Claims, sample, unsampled
+from trunkline.router.scheduler.claims import DEMAND_S, DENSE, STRIDE, Claims, sample, unsampled
 
 
 class Clock:
@@ -23,7 +25,7 @@ def chain(*keys: int) -> bytes:
 
 def claimed(claims: Claims, sampled: bytes) -> dict[int, int]:
     """Number of leading keys that are claimed, by node."""
-    nodes, counts = claims.match(sampled)
+    nodes, counts, _ = claims.match(sampled, 0.0)
     flat = iter(memoryview(nodes).cast("I"))
     return {node: counts[place] for node, place in zip(flat, flat, strict=True)}
 
@@ -71,6 +73,21 @@ def test_forgotten_node_has_no_claims() -> None:
     claims.insert(2, chain(1, 2))
     claims.forget(1)
     assert claimed(claims, chain(1, 2)) == {2: 2}
+
+
+def test_what_is_asked_for_again_and_again_is_known_and_fades() -> None:
+    clock = Clock()
+    claims = Claims(10.0, 1000, clock)
+    for number in range(8):
+        claims.insert(number % 2, chain(1, 2, 100 + number))
+    claims.insert(0, chain(1, 2, 100))
+    # The first one shared nothing; the last one shared three keys with one, and two with the other.
+    assert claims.match(chain(1, 2, 100), clock.now)[1:] == ([2, 3], [8.0, 1.0])
+    (count,) = claims.match(chain(1, 2, 9), clock.now + DEMAND_S)[2]
+    assert count == pytest.approx(8.0 / math.e)
+    clock.now += 21.0
+    claims.insert(0, chain(7))
+    assert claims.match(chain(1, 2, 9), clock.now)[2] == []
 
 
 @settings(max_examples=60, deadline=None)

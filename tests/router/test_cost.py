@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.router.scheduler import board, cost
+from trunkline.router.scheduler.claims import DEMAND_S
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.scheduler.sizes import SIZES, size_of
 
@@ -60,7 +61,8 @@ _ROW = 4 + 2 * SIZES
     st.lists(st.lists(st.floats(0, 100), min_size=_ROW, max_size=_ROW), min_size=10, max_size=10),
     st.lists(st.tuples(st.integers(0, 12), _tokens, _tokens, _tokens), max_size=6, unique_by=lambda row: row[0]),
     st.lists(st.tuples(st.integers(0, 12), st.integers(0, 2)), max_size=6, unique_by=lambda row: row[0]),
-    st.lists(_tokens, min_size=3, max_size=3),
+    st.lists(_tokens, min_size=3, max_size=3).map(sorted),
+    st.lists(st.floats(0, 100), min_size=3, max_size=3).map(lambda uses: sorted(uses, reverse=True)),
     st.integers(1, 200_000),
 )
 def test_offers_are_what_the_formulas_say(
@@ -69,6 +71,7 @@ def test_offers_are_what_the_formulas_say(
     tiers: list[tuple[int, int, int, int]],
     claimed: list[tuple[int, int]],
     depths: list[int],
+    uses: list[float],
     tokens: int,
 ) -> None:
     accounts, prices = bytearray(), Prices.of(1e-4, 1e-9)
@@ -78,7 +81,11 @@ def test_offers_are_what_the_formulas_say(
         row.passing(*by_size)
     rows_of = [array("I", [number for row in of for number in row]).tobytes() for of in (tiers, claimed)]
     numbers = array("I", nodes).tobytes()
-    offers = cost.unpacked(cost.weigh(accounts, numbers, *rows_of, depths, tokens, prices))
+    offers = cost.unpacked(cost.weigh(accounts, numbers, *rows_of, depths, uses, tokens, prices))
+    held_by = {node: sum(rest) for node, *rest in tiers}
+    for node, place in claimed:
+        held_by[node] = max(depths[place], held_by.get(node, 0))
+    held_all = [held_by.get(node, 0) for node in nodes]
     for node, (work, wait, load, matched, told_at) in zip(nodes, offers, strict=True):
         wait_s, excess, host_s, disk_s, *by_size = rows[node]
         device, host, disk = next((row[1:] for row in tiers if row[0] == node), (0, 0, 0))
@@ -93,17 +100,32 @@ def test_offers_are_what_the_formulas_say(
             own = prices.seconds(uncached, max(0, tokens - uncached))
             passed, longer = (by_size[size], by_size[SIZES + size]) if node % 3 else (0.0, 0.0)
             queue = max(wait_s - passed, (promoted * host_s + on_disk * disk_s) / 1e4)
-            possible.append((queue + own, (own, queue + own * (excess + longer), held)))
+            charged = own - _for_others(held, held_all, depths, uses, tokens, prices)
+            possible.append((queue + own, (charged, queue + own * (excess + longer), held)))
         soonest = min(over for over, _ in possible)
-        assert any(
-            over == pytest.approx(soonest) and offer == pytest.approx((work, wait, matched)) for over, offer in possible
-        )
+        offer = pytest.approx((work, wait, matched), abs=1e-9)
+        assert any(over == pytest.approx(soonest) and one == offer for over, one in possible)
         assert (load, told_at) == (node / 10, -node)
+
+
+def _for_others(has: int, held: list[int], depths: list[int], uses: list[float], tokens: int, prices: Prices) -> float:
+    longest = min(tokens, max(held, default=0))
+    own = prices.seconds(max(1, tokens - longest), longest)
+    total, start = 0.0, 0
+    for depth, count in zip(depths, uses, strict=True):
+        end = min(depth, longest)
+        if end > start:
+            holders = sum(one >= end for one in held)
+            others = min(1.0, count / DEMAND_S * own / holders) * count / (holders + 1)
+            copied = prices.seconds(max(0, end - max(start, has)), max(start, has))
+            total += copied * others / (1 + others)
+            start = end
+    return total
 
 
 def test_a_node_without_an_account_is_an_error() -> None:
     with pytest.raises(ValueError, match="row 3"):
-        cost.weigh(b"", array("I", [3]).tobytes(), b"", b"", [], 10, Prices(1.0))
+        cost.weigh(b"", array("I", [3]).tobytes(), b"", b"", [], [], 10, Prices(1.0))
 
 
 @given(offers, st.floats(0, 1), st.integers())

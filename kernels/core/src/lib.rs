@@ -1,9 +1,12 @@
-//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately, page pool,
-//! heat of pages, offers of nodes, page locator, pages that other nodes read, streams passed on from socket to socket.
+//! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately and how
+//! often it was asked for, page pool, heat of pages, offers of nodes, page locator, pages that other nodes read, streams
+//! passed on from socket to socket.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
 //! alone does, so that `cargo test`, loom and the sanitizers run without an interpreter.
 
+mod copies;
+mod demand;
 pub mod generations;
 pub mod heat;
 pub mod index;

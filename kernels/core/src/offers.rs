@@ -2,6 +2,8 @@
 //!
 //! The formulas are those of `router/scheduler/cost.py`, which says why; all that is policy comes in as numbers.
 
+use crate::copies::{Asked, Copies};
+
 /// Seconds of work and of wait, load (1 when the node is full), tokens held, and when the node last reported.
 pub type Offer = [f64; 5];
 
@@ -122,42 +124,64 @@ pub struct Prices {
 }
 
 impl Prices {
-    fn seconds(&self, tokens: u32, matched: u32) -> f64 {
+    pub fn seconds(&self, tokens: u32, matched: u32) -> f64 {
         let (tokens, matched) = (f64::from(tokens), f64::from(matched));
         tokens * (self.token + self.pair * (matched + (tokens + 1.0) / 2.0))
     }
 }
 
-/// For each of `rows`, for a prompt of `tokens` of which summaries say what is `held` by rows, and claims how many
-/// tokens a row will hold; the most said of a row counts. Rows are below `board.rows()`, others do not count.
+/// A prompt, and what is known of it.
+pub struct Prompt<'a> {
+    pub tokens: u32,
+    /// Where claims on it end, in tokens, ascending.
+    pub depths: &'a [u32],
+    /// How often requests came within `memory_s` that share it as far as there.
+    pub uses: &'a [f64],
+    pub memory_s: f64,
+}
+
+/// For each of `rows`, for a prompt of which summaries say what is `held` by rows, and claims how far (place in
+/// `depths`) a row will hold it; the most said of a row counts. Rows are below `board.rows()`, others do not count.
 pub fn weigh(
     board: &Board<'_>,
     rows: &[u32],
     held: impl Iterator<Item = (u32, Held)>,
     claimed: impl Iterator<Item = (u32, u32)>,
-    tokens: u32,
+    prompt: &Prompt<'_>,
     prices: &Prices,
 ) -> Vec<Offer> {
+    let tokens = prompt.tokens;
     let mut known = vec![Held::default(); board.rows()];
     for (row, what) in held {
         if let Some(one) = known.get_mut(row as usize) {
             *one = what;
         }
     }
-    for (row, count) in claimed {
+    for (row, place) in claimed {
+        let count = prompt.depths.get(place as usize).copied().unwrap_or(0);
         match known.get_mut(row as usize) {
             Some(one) if count >= all(*one) => *one = [count, 0, 0],
             _ => {}
         }
     }
     let new = prices.seconds(tokens, 0);
-    rows.iter()
-        .map(|&row| match known[row as usize] {
-            [0, 0, 0] => board.row(row).offer(tokens, 0, new, 0.0),
-            [ready, 0, 0] => board.row(row).computing_rest(tokens, ready, 0.0, prices),
-            held => board.row(row).promoting(tokens, held, prices),
-        })
-        .collect()
+    let offer = |&row: &u32| match known[row as usize] {
+        [0, 0, 0] => board.row(row).offer(tokens, 0, new, 0.0),
+        [ready, 0, 0] => board.row(row).computing_rest(tokens, ready, 0.0, prices),
+        held => board.row(row).promoting(tokens, held, prices),
+    };
+    let mut offers: Vec<Offer> = rows.iter().map(offer).collect();
+    if prompt.uses.iter().any(|&uses| uses > 0.0) {
+        let held = rows.iter().map(|&row| all(known[row as usize]));
+        let held = held.filter(|&tokens| tokens > 0).collect();
+        let asked = prompt.depths.iter().zip(prompt.uses);
+        let asked = asked.map(|(&tokens, &uses)| Asked { tokens, uses });
+        let copies = Copies::new(held, tokens, asked, prompt.memory_s, prices);
+        for [work, _, _, matched, _] in &mut offers {
+            *work -= copies.spared(*matched as u32);
+        }
+    }
+    offers
 }
 
 /// How offers compare; see `router/scheduler/cost.py`.
@@ -293,8 +317,25 @@ mod tests {
             token: 0.01,
             pair: 0.0,
         };
-        let (held, claimed) = (held.iter().copied(), claimed.iter().copied());
-        weigh(&board, &[0, 1], held, claimed, 1000, &prices)
+        let depths: Vec<u32> = claimed.iter().map(|&(_, tokens)| tokens).collect();
+        let claimed = claimed
+            .iter()
+            .zip(0..)
+            .map(|(&(row, _), place)| (row, place));
+        let prompt = Prompt {
+            tokens: 1000,
+            depths: &depths,
+            uses: &[],
+            memory_s: 10.0,
+        };
+        weigh(
+            &board,
+            &[0, 1],
+            held.iter().copied(),
+            claimed,
+            &prompt,
+            &prices,
+        )
     }
 
     #[test]

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 
 use super::buffer::View;
-use crate::offers::{self, Board, Offer, Prices, Rule};
+use crate::offers::{self, Board, Offer, Prices, Prompt, Rule};
 
 const OFFER_BYTES: usize = size_of::<Offer>();
 
@@ -25,6 +25,8 @@ fn weigh<'py>(
     tiers: &Bound<'py, PyAny>,
     claimed: &Bound<'py, PyAny>,
     depths: Vec<u32>,
+    uses: Vec<f64>,
+    memory_s: f64,
     tokens: u32,
     per_token: f64,
     per_pair: f64,
@@ -51,15 +53,18 @@ fn weigh<'py>(
         )));
     }
     let held = words(tiers.bytes()).map(|[row, device, host, disk]| (row, [device, host, disk]));
-    let claimed = words(claimed.bytes()).map(|[row, depth]| {
-        let tokens = depths.get(depth as usize).copied();
-        (row, tokens.unwrap_or(0))
-    });
+    let claimed = words(claimed.bytes()).map(|[row, place]| (row, place));
+    let prompt = Prompt {
+        tokens,
+        depths: &depths,
+        uses: &uses,
+        memory_s,
+    };
     let prices = Prices {
         token: per_token,
         pair: per_pair,
     };
-    let offers = offers::weigh(&board, &rows, held, claimed, tokens, &prices);
+    let offers = offers::weigh(&board, &rows, held, claimed, &prompt, &prices);
     let terms = offers.as_flattened();
     PyByteArray::new_with(py, size_of_val(terms), |bytes| {
         for (packed, term) in bytes.as_chunks_mut().0.iter_mut().zip(terms) {
