@@ -28,6 +28,7 @@ from trunkline.agent.node import Node, Serving, State
 from trunkline.agent.openai import answers, params
 from trunkline.agent.openai.body import ChatBody, CompletionBody, chat_body, completion_body
 from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
+from trunkline.agent.orders_http import add_orders
 from trunkline.agent.pins_http import add_pins
 from trunkline.agent.prepare import Prompt
 from trunkline.shared.errors import ModelNotFound, RequestError, TrunklineError
@@ -50,6 +51,7 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
     _add_generation(app, node, secret)
     _add_operation(app, node, secret, counts)
     add_pins(app, node, secret)
+    add_orders(app, node, secret)
     return app
 
 

@@ -45,6 +45,7 @@ class AgentCollector(Collector):
         if serving := self._node.serving:
             yield from _of_load(serving.engine.load())
             yield from _of_status(serving.engine.status())
+            yield _counter("ordered_tokens", "Tokens pulled by order of a router", serving.orders.pulled_tokens)
             stats = serving.events.stats()
             for name, text in _STREAM_GAUGES.items():
                 yield _gauge(f"events_{name}", text, stats[name])

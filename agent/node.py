@@ -15,6 +15,7 @@ from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.engine.emulated.text import EmulatedText
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
+from trunkline.agent.orders import Orders
 from trunkline.agent.pins import Pins
 from trunkline.agent.prepare import Preparer
 from trunkline.agent.registration import Registration
@@ -43,6 +44,7 @@ class Serving:
     text: TextModel
     preparer: Preparer
     events: EventPublisher
+    orders: Orders
     since: int = field(default_factory=lambda: int(time.time()))
     """Unix time in seconds."""
 
@@ -81,7 +83,7 @@ class Node:
         await self.transfer.start()
         self.pins = Pins(engine, self.settings.disk.folder if self.settings.disk is not None else None)
         await self.pins.open()
-        self.serving = Serving(engine, text, preparer, self._events)
+        self.serving = Serving(engine, text, preparer, self._events, Orders(engine))
         if self.state is State.LOADING:
             self.state = State.READY
             settings = self.settings

@@ -7,23 +7,18 @@ from starlette.responses import Response
 from trunkline.agent.http import ClusterSecret, read_body
 from trunkline.agent.node import Node
 from trunkline.agent.openai.answers import encode
-from trunkline.agent.openai.body import ChatBody, CompletionBody
 from trunkline.agent.pins import Pins, PinStatus
+from trunkline.agent.prefix_body import PrefixBody
 from trunkline.shared.body import decode
-from trunkline.shared.canonical import Message
 from trunkline.shared.errors import Overloaded, RequestError
 
 PINS_PATH = "/trunkline/pins"
 MAX_TTL_S = 10 * 365 * 86400.0
 
 
-class PinBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What to pin: a prompt, or the beginning of a chat. As in a request for it. A misspelt `ttl` would be for ever."""
+class PinBody(PrefixBody, kw_only=True, forbid_unknown_fields=True):
+    """What to pin. A misspelt `ttl` would be for ever."""
 
-    prompt: str | list[int] | None = None
-    messages: list[Message] | None = None
-    tools: msgspec.Raw = msgspec.Raw(b"")
-    chat_template_kwargs: msgspec.Raw = msgspec.Raw(b"")
     ttl: float | None = None
     """Seconds; null: for ever."""
 
@@ -47,7 +42,7 @@ def add_pins(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
         body = decode(_decoder, await read_body(request))
         if body.ttl is not None and not 0 < body.ttl <= MAX_TTL_S:
             raise RequestError(f"ttl: {body.ttl:g} is not above 0 and at most {MAX_TTL_S:g} seconds", param="ttl")
-        (prompt,) = await serving.preparer.prompts(_request(body), caller.salt)
+        (prompt,) = await serving.preparer.prompts(body.request(), caller.salt)
         return _json(await _pins(node).pin(prompt.tokens, caller.salt, body.ttl))
 
     @app.delete(PINS_PATH + "/{name}")
@@ -62,16 +57,6 @@ def _pins(node: Node) -> Pins:
     if node.pins is None:
         raise Overloaded("this node has no pins yet", retry_after=5.0, status=503)
     return node.pins
-
-
-def _request(body: PinBody) -> CompletionBody | ChatBody:
-    if (body.prompt is None) == (body.messages is None):
-        raise RequestError("either prompt or messages says what to pin", param="prompt")
-    if body.messages is not None:
-        return ChatBody(
-            model="", messages=body.messages, tools=body.tools, chat_template_kwargs=body.chat_template_kwargs
-        )
-    return CompletionBody(model="", prompt=body.prompt if isinstance(body.prompt, str) else list(body.prompt or ()))
 
 
 def _json(message: object) -> Response:

@@ -31,6 +31,7 @@ HEADER_PULL_FROM = "x-trunkline-pull-from"
 ROUTER_PORT = 8000
 AGENT_PORT = 8100
 INFO_PATH = "/trunkline/info"
+PULLS_PATH = "/trunkline/pulls"
 
 
 class Tier(IntEnum):

@@ -27,6 +27,7 @@ from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.migration import Migration
 from trunkline.agent.cache.peers import Peers
 from trunkline.agent.cache.preload import Preload, PreloadSettings
+from trunkline.agent.cache.pull import Pull
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.visits import Visits
 from trunkline.agent.cache.window import Window
@@ -77,22 +78,7 @@ class PageCache:
         at most (n - 1) // 16 pages. What follows in lower tiers, verified likewise, is noted for `fetch`.
         With a window, only those are returned that are still attended to, after a GONE for each one before them.
         """
-        entries: list[Entry] = []
-        parent: Entry | None = None
-        usable = max(0, len(request.tokens) - 1) // PAGE_TOKENS
-        find, namespace = self._catalog.entries.get, request.namespace
-        for key, tokens in zip(islice(request.keys, usable), request.pages(), strict=False):
-            entry = find(key)
-            if entry is None:
-                break
-            if not entry.continues(parent, namespace, tokens):
-                self.false_hits += 1
-                log.warning(
-                    "false hit: key %016x is of other tokens, after another parent or of another namespace", key
-                )
-                break
-            entries.append(entry)
-            parent = entry
+        entries = self._verified(request, max(0, len(request.tokens) - 1) // PAGE_TOKENS)
         if self.window is not None:
             return self._match_window(request, entries, self.window)
         pages = [entry.page for entry in entries if entry.page != GONE]
@@ -134,6 +120,34 @@ class PageCache:
         """Nobody waits for it any more."""
         if self._migration is not None:
             self._migration.abandon(fetch)
+
+    def settle(self, chain: Chain) -> int:
+        """How many of the chain's pages are here, in whatever tier. They count as used now, and have its text keys from
+        now on, though no request for it has come."""
+        here = self._verified(chain, len(chain.keys))
+        chain.used = self._visits.blank()
+        pages = [entry.page for entry in here if entry.page != GONE]
+        self._device.hold(pages)
+        self._use(here, chain.used)
+        self._device.let_go(pages)
+        self._follow(chain, here)
+        return len(here)
+
+    def lift(self, chain: Chain) -> bool:
+        """Whether the pages that `settle` has found are all in memory. Those that are not are brought to the host."""
+        below = [one for one in chain.entries if one.page == GONE and one.host is None and one.disk is not None]
+        self.stage(below)
+        return not below
+
+    def pull(self, chain: Chain) -> Pull | None:
+        """Begins to bring to the host what the chain's holder has of it beyond what `settle` has found and `lift` has
+        brought to memory. None: nothing more can come. In the end comes `leave_pull`."""
+        return self._migration.pull(chain) if self._migration is not None else None
+
+    def leave_pull(self, pull: Pull) -> None:
+        """It is not waited for any more."""
+        if self._migration is not None:
+            self._migration.pulls.leave(pull)
 
     def lendable(self) -> PageMemory | None:
         """Where pages lie that others may read. None: without tiers below the device, none does."""
@@ -217,7 +231,10 @@ class PageCache:
         if self._preload is not None:
             self._preload.begin(chain.keys)
         chain.visit = self._visits.begin(chain.keys, len(found))
-        if chain.visit is not None and found:
+        if chain.visit is None:
+            return
+        chain.used = chain.visit.began
+        if found:
             self._visits.protected.wait(chain.keys[: len(found)])
             self._use(found, chain.visit.trunk)
 
@@ -225,7 +242,7 @@ class PageCache:
         """The request that began ends before its turn has come."""
         if chain.visit is not None:
             self._visits.protected.waited(chain.keys[: chain.visit.found])
-            chain.visit = None
+            chain.visit, chain.used = None, 0
 
     def end(self, chain: Chain, pages: Iterable[int], reply_tokens: int) -> None:
         """The request that began is done, and gives back its pages as `release` does."""
@@ -362,6 +379,25 @@ class PageCache:
         if self._migration is not None:
             self._migration.check()
         self._catalog.check()
+
+    def _verified(self, chain: Chain, most: int) -> list[Entry]:
+        """The chain's first pages that are in some tier, at most so many: compared, not only found."""
+        entries: list[Entry] = []
+        parent: Entry | None = None
+        find, namespace = self._catalog.entries.get, chain.namespace
+        for key, tokens in zip(islice(chain.keys, most), chain.pages(), strict=False):
+            entry = find(key)
+            if entry is None:
+                break
+            if not entry.continues(parent, namespace, tokens):
+                self.false_hits += 1
+                log.warning(
+                    "false hit: key %016x is of other tokens, after another parent or of another namespace", key
+                )
+                break
+            entries.append(entry)
+            parent = entry
+        return entries
 
     def _store(
         self, entry: Entry | None, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int

@@ -15,14 +15,16 @@ class Chain:
     """Tokens of one sequence, with a key for every full page of them. Used by one thread at a time.
 
     `tokens` is an `array('i')`; ``keys[i]`` covers ``tokens[16 * i : 16 * i + 16]`` and everything before.
-    `entries`, `below`, `skipped`, `texts` and `visit` are the cache's notes about this chain and are written by
+    `entries`, `below`, `skipped`, `texts`, `visit` and `used` are the cache's notes about this chain and are written by
     `PageCache` only: the verified pages on the device from the first on, those that followed in lower tiers at the last
     match, those of them that are computed instead, the text keys with their depths by the index of the page that they
-    hang on, and what is known of the request. `holder` too, when asking it again is of no use.
+    hang on, what is known of the request, and the visit as of which pages come for it. `holder` too, when asking it
+    again is of no use.
     """
 
     __slots__ = (
-        *("_seed", "below", "entries", "holder", "keys", "namespace", "offered", "skipped", "texts", "tokens", "visit"),
+        *("_seed", "below", "entries", "holder", "keys", "namespace", "offered", "skipped", "texts", "tokens"),
+        *("used", "visit"),
     )
 
     def __init__(self, namespace: Namespace, tokens: Sequence[int], holder: str = "", offered: int = 0) -> None:
@@ -40,12 +42,8 @@ class Chain:
         self.skipped: list[Entry] = []
         self.texts: dict[int, list[tuple[int, int]]] = {}
         self.visit: Visit | None = None
+        self.used = 0
         self.holder, self.offered = holder, offered
-
-    @property
-    def used(self) -> int:
-        """The visit as of which pages come for the request."""
-        return self.visit.began if self.visit is not None else 0
 
     def append(self, token: int) -> None:
         """Adds a token, and a key if it fills a page."""

@@ -26,6 +26,7 @@ from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.level import DeviceLevel, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
+from trunkline.agent.cache.pull import Pull
 from trunkline.agent.cache.pulls import Pulls
 from trunkline.agent.cache.route import Route, Speed
 from trunkline.agent.cache.visits import Visits
@@ -113,7 +114,8 @@ class Migration:
         share = None
         if chain.holder and all(entry.host is not None for entry in entries) and worth == len(entries):
             here = (*chain.entries, *entries)
-            share = self.pulls.begin(chain, len(here), here[-1] if here else None, computes_s)
+            end = (len(chain.tokens) - 1) // PAGE_TOKENS  # the last token is computed in any case
+            share = self.pulls.begin(chain, len(here), end, here[-1] if here else None, computes_s)
         # What is kept free would be taken back from them as soon as they all have come.
         worth = min(worth, max(0, self._device.pool.total - self._offload.room - len(chain.entries)))
         if not worth and share is None:
@@ -137,6 +139,12 @@ class Migration:
     def computed(self, chain: Chain, prefill_rate: float) -> None:
         """The request for the chain is done: was it right to compute what was not brought back?"""
         self._choices.computed(chain, _page_s(prefill_rate), self._up.speed, self._disk_speed)
+
+    def pull(self, chain: Chain) -> Pull | None:
+        """What the chain's holder has after the chain's entries, though nobody waits for it. None: it cannot come."""
+        here = chain.entries
+        share = self.pulls.begin(chain, len(here), len(chain.keys), here[-1] if here else None, math.inf)
+        return share.pull if share is not None else None
 
     def stage(self, entries: Sequence[Entry]) -> list[Entry]:
         """Sends pages on the disk to the host, parents first, as far as lane and host have room: returns those."""

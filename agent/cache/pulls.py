@@ -104,9 +104,9 @@ class Pulls:
         last = next(reversed(self._speeds.values()), None)
         return PAGE_TOKENS * ((last.pages_per_s if last else 0.0) or GUESSED_BYTES_PER_S / self._page_bytes)
 
-    def begin(self, chain: Chain, first: int, parent: Entry | None, compute_s: float) -> Share | None:
-        """A pull of pages `first ..` of the chain from its holder: one that is under way already, or a new one. None:
-        it would take longer than computing them, or is not possible now.
+    def begin(self, chain: Chain, first: int, end: int, parent: Entry | None, compute_s: float) -> Share | None:
+        """A pull of pages `first .. end` of the chain from its holder: one that is under way already, or a new one.
+        None: it would take longer than computing them, or is not possible now.
 
         `compute_s`: how long a page takes to compute."""
         if self.peers is None:
@@ -115,9 +115,7 @@ class Pulls:
             if shared := pull.shared(chain.keys, first):
                 pull.readers += 1
                 return Share(pull, first - pull.first, shared)
-        # The last token is computed in any case. And what is pulled needs its room in the host.
-        last = min((len(chain.tokens) - 1) // PAGE_TOKENS, chain.offered)
-        count = min(last - first, self._host.pool.total // 2)
+        count = min(end - first, chain.offered - first, self._host.pool.total // 2)  # it needs its room in the host
         speed = self._speeds.get(chain.holder)
         slow = speed is not None and speed.seconds_per_page() > compute_s
         if count <= 0 or slow or len(self._active) + len(self._ending) >= MOST_PULLS:

@@ -5,10 +5,11 @@ Everything here is used on the event loop's thread, except `Engine.load`, which 
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.peers import Peers
@@ -16,6 +17,8 @@ from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
 from trunkline.shared.pull import PullFrom
 from trunkline.shared.wire import Load, ServedModel
+
+T = TypeVar("T")
 
 
 class EngineError(RequestError):
@@ -166,6 +169,11 @@ class Engine(ABC):
     """For the side of the node that lends pages to others. Known once `start` has returned."""
     memory: PageMemory | None
     """Where the pages that it lends lie. None: it neither lends nor pulls. Known once `start` has returned."""
+
+    @abstractmethod
+    async def on_cache(self, work: Callable[[PageCache], T]) -> T:
+        """What `work` returns, which is called on the engine thread between two steps and must be quick. What it raises
+        is raised here, and EngineError if the engine has ended or hangs."""
 
     @abstractmethod
     def read_from(self, peers: Peers) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 from array import array
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import httpx
@@ -19,10 +19,12 @@ from trunkline.agent.engine.base import (
     EngineStatus,
     Generation,
     GenerationStream,
+    T,
 )
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
 from trunkline.agent.node import Node, Serving, State
+from trunkline.agent.orders import Orders
 from trunkline.agent.pins import Pins
 from trunkline.agent.prepare import Preparer
 from trunkline.agent.protocol import AgentProtocol
@@ -63,7 +65,8 @@ class FakeEngine(Engine):
         self.model = MODEL
         self.pages = 10
         self.limits = EngineLimits()
-        self.pinning = PageCache(40, Unheard())
+        self.memory = None
+        self.pinning = self.cache = PageCache(40, Unheard())
         self.script = script
         self.room = room
         self.alive = True
@@ -74,6 +77,9 @@ class FakeEngine(Engine):
     async def start(self) -> None: ...
     async def close(self) -> None: ...
     def read_from(self, peers: object) -> None: ...
+
+    async def on_cache(self, work: Callable[[PageCache], T]) -> T:
+        return work(self.cache)
 
     def submit(self, generation: Generation) -> GenerationStream:
         if len(self.live) >= self.room:
@@ -120,7 +126,7 @@ class FakeNode(Node):
         preparer = Preparer(self._text, MODEL.namespace, MODEL.context, 10)
         self.pins = Pins(self._fake, None)
         await self.pins.open()
-        self.serving = Serving(self._fake, self._text, preparer, events)
+        self.serving = Serving(self._fake, self._text, preparer, events, Orders(self._fake))
         self.state = State.READY
 
 

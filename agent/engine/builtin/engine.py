@@ -8,6 +8,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
@@ -22,6 +23,7 @@ from trunkline.agent.engine.base import (
     EngineStatus,
     Generation,
     GenerationStream,
+    T,
 )
 from trunkline.agent.engine.builtin.executor import LoadModel
 from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts, TextNote
@@ -108,6 +110,24 @@ class BuiltinEngine(Engine):
             stream.cancel()
             raise
         return stream
+
+    async def on_cache(self, work: Callable[[PageCache], T]) -> T:
+        answer: Future[T] = Future()
+
+        def call(cache: PageCache) -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            try:
+                answer.set_result(work(cache))
+            except Exception as error:  # noqa: BLE001  # It is the caller's.
+                answer.set_exception(error)
+
+        self._running().call(call)
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                return await asyncio.wrap_future(answer)
+        except TimeoutError:
+            raise EngineError("the engine does not answer", status=504) from None
 
     def read_from(self, peers: Peers) -> None:
         if self._loop is not None:

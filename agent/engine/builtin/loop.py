@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -66,7 +67,7 @@ class Parts:
 
 
 class EngineLoop:
-    """`put`, `waiting`, `load`, `status` and `stop` are for any thread; everything else is the engine thread's own."""
+    """`put`, `call`, `waiting`, `load`, `status` and `stop` are for any thread; all else is the engine thread's own."""
 
     def __init__(self, parts: Parts, deliver: Callable[[list[Outcome]], None]) -> None:
         """`deliver` is called from the engine thread, at most once per step, and must not block."""
@@ -75,6 +76,8 @@ class EngineLoop:
         self._scheduler = Scheduler(parts.cache, parts.limits)
         self._account = Account(parts.limits)
         self._inbox: queue.Queue[Sequence | TextNote | None] = queue.Queue(parts.limits.max_waiting)
+        self._calls: deque[Callable[[PageCache], None]] = deque()
+        """Bounded by who makes them: each waits for its answer."""
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
         self._stalled = False
@@ -93,6 +96,11 @@ class EngineLoop:
     def put(self, item: Sequence | TextNote) -> None:
         """To the queue. Raises queue.Full."""
         self._inbox.put_nowait(item)
+
+    def call(self, work: Callable[[PageCache], None]) -> None:
+        """Between two steps. `work` must be quick, and not raise."""
+        self._calls.append(work)
+        self._wake()
 
     def waiting(self) -> int:
         """Sequences accepted and not in the batch; may miss one that is just being taken from the inbox."""
@@ -149,6 +157,9 @@ class EngineLoop:
         self._receive(IDLE_S if not self._jobs else MOVING_S if self._stalled else 0.0)
         outcomes = self._end()
         cache = self._parts.cache
+        while self._calls:
+            self._calls.popleft()(cache)
+            self._unchecked = True
         cache.turn()
         self.lender.turn()
         chunks = self._scheduler.schedule(self._account.prefill_rate)

@@ -15,6 +15,7 @@ import pytest
 from tests.agent.test_emulated_engine import FAST, Running
 from tests.agent.toy_engine import collect, ids
 from tests.agent.transfer.certificates import certificates
+from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
 from trunkline.agent.engine.emulated.answer import expected
 from trunkline.agent.settings import AgentSettings
@@ -35,10 +36,11 @@ SECRET = "a secret of the tests"
 class Node:
     """An engine that lends and pulls."""
 
-    def __init__(self, number: int, pages: int, host_pages: int, tls: TlsFiles | None = None) -> None:
-        settings = AgentSettings(
-            FAST, "m", f"node-{number}", pages=pages, host_bytes=host_pages * 4096, limits=EngineLimits(max_running=8)
-        )
+    def __init__(
+        self, number: int, pages: int, host_pages: int, tls: TlsFiles | None = None, disk: DiskSettings | None = None
+    ) -> None:
+        limits, host = EngineLimits(max_running=8), host_pages * 4096
+        settings = AgentSettings(FAST, "m", f"node-{number}", pages=pages, host_bytes=host, disk=disk, limits=limits)
         self.running = Running(FAST, settings)
         self.engine = self.running.engine
         self._number = number
