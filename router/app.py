@@ -50,14 +50,21 @@ class Router(NodeListener):
         registry = Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header)
         if settings.registry is None:
             replicas, scheduler = None, Scheduler(index, settings.scheduler)
-            warmup = WarmUp(registry)
+            others = []
         else:
             # Imported here: it brings in a Redis client, which takes a tenth of a second.
             from trunkline.router.replicas.replicas import Replicas
 
             replicas = Replicas(settings.registry, settings, registry, index, tenants.secret)
             scheduler = replicas.scheduler
-            warmup = WarmUp(registry, replicas.missing)
+            others = [replicas.missing]
+        endpoints = None
+        if settings.service is not None:
+            # Likewise: it brings in an HTTP client.
+            from trunkline.router.discovery.watch import EndpointWatch
+
+            endpoints = EndpointWatch(settings.service, registry, tenants.secret)
+            others.append(endpoints.missing)
         self.context = Context(
             settings=settings,
             registry=registry,
@@ -68,8 +75,9 @@ class Router(NodeListener):
             splices=Splices(),
             ticker=Ticker(),
             counters=Counters(),
-            warmup=warmup,
+            warmup=WarmUp(registry, lambda: [text for missing in others for text in missing()]),
             replicas=replicas,
+            endpoints=endpoints,
             access_log=None if settings.access_log is None else AccessLog(settings.access_log),
             decisions=Decisions(),
         )
@@ -124,11 +132,15 @@ class Router(NodeListener):
         await context.registry.start()
         if context.replicas is not None:
             context.replicas.start()
+        if context.endpoints is not None:
+            context.endpoints.start()
         try:
             yield
         finally:
             # Responses that outlived the drain deadline end with an error, not in silence.
             context.ticker.abandon()
+            if context.endpoints is not None:
+                await context.endpoints.close()
             if context.replicas is not None:
                 await context.replicas.close()
             await context.registry.close()

@@ -11,6 +11,7 @@ import typer
 
 from trunkline.router.admin import MAX_LISTED
 from trunkline.router.app import Router, bind
+from trunkline.router.discovery.service import service_address
 from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
@@ -42,6 +43,9 @@ def router(
     registry_password_file: Annotated[
         Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")
     ] = None,
+    kubernetes_service: Annotated[
+        str | None, typer.Option(help="Headless Service, [NAMESPACE/]NAME, whose endpoints are nodes; in a pod.")
+    ] = None,
     max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
     max_held: Annotated[
         int, typer.Option(min=1, help="Requests that wait for a node with room; beyond it clients get 429.")
@@ -64,8 +68,10 @@ def router(
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     secret = load_secret(cluster_secret_file)
     who = Tenants(secret) if tenants is None else load_tenants(tenants, secret)
-    if not node and registry is None:
-        raise ConfigError("no nodes: give a --node for each, or a --registry where they register")
+    if not node and registry is None and kubernetes_service is None:
+        raise ConfigError(
+            "no nodes: give a --node for each, a --registry where they register, or a --kubernetes-service"
+        )
     settings = Settings(
         nodes=tuple(node or ()),
         host=host,
@@ -76,11 +82,13 @@ def router(
         access_log=access_log,
         admin_token=os.environ.get("TRUNKLINE_ADMIN_TOKEN") or None,
         registry=registry_address(registry, registry_password_file) if registry is not None else None,
+        service=service_address(kubernetes_service) if kubernetes_service is not None else None,
     )
+    sources = (settings.registry, settings.service)
     server = Router(settings, who).server()
     listener = bind(host, port)
     address = listener.getsockname()
-    found = f"{len(settings.nodes)} nodes" + (f", others from {settings.registry}" if settings.registry else "")
+    found = ", others from ".join([f"{len(settings.nodes)} nodes", *map(str, filter(None, sources))])
     print(f"router on http://{address[0]}:{address[1]} with {found}", flush=True)
     # What lives as long as the process need not be looked at again, and requests make next to no cycles.
     gc.collect()

@@ -17,6 +17,7 @@ from trunkline.router.ticker import Ticker
 from trunkline.router.warmup import WarmUp
 
 if TYPE_CHECKING:
+    from trunkline.router.discovery.watch import EndpointWatch
     from trunkline.router.replicas.replicas import Replicas
 
 
@@ -36,5 +37,7 @@ class Context:
     warmup: WarmUp
     replicas: "Replicas | None"
     """None: this router is alone."""
+    endpoints: "EndpointWatch | None"
+    """None: nodes are not looked for in Kubernetes."""
     access_log: AccessLog | None
     decisions: Decisions

@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from trunkline.router.admission.metrics import collect as collect_admission
+from trunkline.router.discovery.metrics import collect as collect_endpoints
 from trunkline.router.replicas.metrics import collect as collect_replicas
 from trunkline.router.summaries import SummaryStatus
 
@@ -137,6 +138,7 @@ class RouterCollector(Collector):
         yield from collect_admission(context.admission)
         yield from self._nodes()
         yield from collect_replicas(context.replicas)
+        yield from collect_endpoints(context.endpoints)
 
     def _nodes(self) -> Iterator[Metric]:
         scheduler = self._context.scheduler

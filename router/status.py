@@ -71,6 +71,7 @@ def render(view: dict[str, Any]) -> Group:
         ("false promises", f"{checked['false_promises']:,} of {checked['requests']:,}"),
         ("held, refused", f"{router['held']['requests']:,}, {sum(router['held']['refused'].values()):,}"),
         *_registry(view["registry"]),
+        *_endpoints(view["endpoints"]),
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
     ):
         totals.add_row(name, value)
@@ -81,13 +82,22 @@ def _registry(registry: dict[str, Any] | None) -> list[tuple[str, str]]:
     """Rows about the registry and the other routers, if there is one."""
     if registry is None:
         return []
-    state = "connected" if registry["connected"] else f"[red]lost[/]: {escape(registry['error'])}"
+    state = _connection(registry)
     routers = [
         f"{escape(router['name'])} ({router['running']} running)"
         + ("" if router["age_s"] is not None else " [red]silent[/]")
         for router in registry["routers"]
     ]
     return [("registry", f"{escape(registry['address'])} {state}"), ("other routers", ", ".join(routers) or "none")]
+
+
+def _endpoints(endpoints: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """A row about where Kubernetes lists nodes, if that is asked."""
+    return [] if endpoints is None else [("kubernetes", f"{escape(endpoints['address'])} {_connection(endpoints)}")]
+
+
+def _connection(view: dict[str, Any]) -> str:
+    return "connected" if view["connected"] else f"[red]lost[/]: {escape(view['error'])}"
 
 
 def _pages(tier: dict[str, int] | None) -> str:

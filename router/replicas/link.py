@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from trunkline.router.discovery.membership import Membership
 from trunkline.router.nodes import Registry
-from trunkline.router.replicas.membership import Membership
 from trunkline.router.replicas.messages import REPLICAS_VERSION, Hello, decode, encode
 from trunkline.router.replicas.outbox import Outbox
 from trunkline.router.replicas.peers import Peers

@@ -29,7 +29,7 @@ def collect(replicas: Replicas | None) -> Iterator[Metric]:
         link, peers, outbox = replicas.link, replicas.peers, replicas.scheduler.outbox
         values = {
             "registry_connected": link.connected,
-            "registry_unleased_nodes": len(replicas.membership.unleased),
+            "registry_unleased_nodes": len(replicas.membership.unlisted),
             "registry_refused_nodes": len(replicas.membership.refused),
             "peers": len(peers.heard()),
             "registry_losses": link.losses,

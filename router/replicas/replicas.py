@@ -5,9 +5,9 @@ import socket
 import time
 
 from trunkline.kernels.core import PrefixIndex
+from trunkline.router.discovery.membership import Membership
 from trunkline.router.nodes import Registry
 from trunkline.router.replicas.link import Link
-from trunkline.router.replicas.membership import Membership
 from trunkline.router.replicas.peers import Peers
 from trunkline.router.replicas.scheduler import SharedScheduler
 from trunkline.router.settings import Settings
@@ -62,7 +62,7 @@ class Replicas:
                 }
                 for id in sorted({*heard, *self.link.routers})
             ],
-            "unleased_nodes": sorted(self.membership.unleased),
+            "unleased_nodes": sorted(self.membership.unlisted),
             "refused_nodes": dict(sorted(self.membership.refused.items())),
         }
 

@@ -20,6 +20,13 @@ DISK = "poolDefaults.disk.size=4GiB"
 GOOD: dict[str, tuple[str, ...]] = {
     "as it is": (),
     "one router without Redis": ("redis.enabled=false", "router.replicas=1"),
+    "one router that watches EndpointSlices": (
+        "redis.enabled=false",
+        "router.replicas=1",
+        "endpointSlices.enabled=true",
+        "poolDefaults.kind=DaemonSet",
+    ),
+    "EndpointSlices, and Redis among routers": ("endpointSlices.enabled=true",),
     "Redis of one's own": (
         "redis.enabled=false",
         "redis.external.url=rediss://redis.example:6379/0",
@@ -163,6 +170,20 @@ def test_without_redis_the_router_gets_every_agent_by_name() -> None:
     nodes = [argument for argument in router["containers"][0]["args"] if argument.startswith("--node=")]
     assert nodes == [f"--node=http://tl-a-{number}.tl-agents:8100" for number in range(2)]
     assert not any("registry" in argument for argument in router["containers"][0]["args"])
+
+
+def test_a_router_that_watches_endpointslices_may_do_that_alone() -> None:
+    documents = render("endpointSlices.enabled=true")
+    role = next(one for one in documents if one["kind"] == "Role")
+    assert role["rules"] == [
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+    ]
+    by_name = {pod["containers"][0]["name"]: pod for pod in pods(documents)}
+    bound = next(one for one in documents if one["kind"] == "RoleBinding")["subjects"]
+    assert [subject["name"] for subject in bound] == [by_name["router"]["serviceAccountName"]] == ["tl-router"]
+    assert [name for name, pod in by_name.items() if pod["automountServiceAccountToken"]] == ["router"]
+    assert "--kubernetes-service=tl-agents" in by_name["router"]["containers"][0]["args"]
+    assert not any("registry" in argument for argument in by_name["agent"]["containers"][0]["args"])
 
 
 def test_no_secret_is_written_where_others_read_it() -> None:

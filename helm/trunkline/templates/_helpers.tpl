@@ -48,8 +48,8 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail (printf "pools: two of them have the name %q" .name) -}}
 {{- end -}}
 {{- $_ := set $names .name true -}}
-{{- if and (eq .kind "DaemonSet") (not (include "trunkline.hasRegistry" $)) -}}
-{{- fail (printf "pool %q is a DaemonSet, whose agents routers find through Redis: set redis.enabled or redis.external.url" .name) -}}
+{{- if and (eq .kind "DaemonSet") (not $values.endpointSlices.enabled) (not (include "trunkline.hasRegistry" $)) -}}
+{{- fail (printf "pool %q is a DaemonSet, whose agents routers find through Redis or EndpointSlices: set redis.enabled, redis.external.url or endpointSlices.enabled" .name) -}}
 {{- end -}}
 {{- if .disk -}}
 {{- if not .disk.size -}}

@@ -339,13 +339,13 @@ def test_a_node_without_a_lease_is_kept_while_it_serves(redis: RedisServer, capl
         async with FakeAgent("n0") as agent, serving([], registry=redis.address) as router:
             async with registered(redis, agent):
                 await until(lambda: ready(router) == 1)
-            await until(lambda: len(replicas(router).membership.unleased) == 1)
+            await until(lambda: len(replicas(router).membership.unlisted) == 1)
             assert (await ask(router.port, request())).status == 200
             async with registered(redis, agent):
-                await until(lambda: not replicas(router).membership.unleased)
+                await until(lambda: not replicas(router).membership.unlisted)
 
     run(main())
-    assert "has no lease any more, and serves" in caplog.text
+    assert "is not listed any more, and serves" in caplog.text
 
 
 def test_a_member_that_does_not_know_the_secret_is_refused(

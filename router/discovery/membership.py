@@ -1,7 +1,7 @@
-"""Which nodes the router watches, by their leases.
+"""Which nodes the router watches, by what is listed: leases in a registry, or endpoints in Kubernetes.
 
-A lease says that a node is there; its probes say whether it can be used. A node whose lease has ended goes when it does
-not answer either: a registry that lost its data, or that nodes cannot reach, takes nobody out who serves.
+A listing says that a node is there; its probes say whether it can be used. A node that is listed no more goes when it
+does not answer either: a registry that lost its data, or that nodes cannot reach, takes nobody out who serves.
 """
 
 import logging
@@ -20,28 +20,28 @@ class Membership:
     def __init__(self, registry: Registry, secret: str | None) -> None:
         self.refused: dict[str, str] = {}
         """Members that are not watched, by id, and why."""
-        self.unleased: set[str] = set()
-        """Nodes that serve though their lease has ended, by id."""
+        self.unlisted: set[str] = set()
+        """Nodes that serve though they are not listed any more, by id."""
         self._registry = registry
         self._secret = secret
         self._nodes: dict[str, Node] = {}
-        """Those with a lease at some time, by id."""
+        """Those that were listed at some time, by id."""
 
     async def apply(self, members: Sequence[Member]) -> None:
-        """These are all that have a lease."""
-        leased = {member.id for member in members}
-        for id in [id for id in self.refused if id not in leased]:
+        """These are all that are listed."""
+        listed = {member.id for member in members}
+        for id in [id for id in self.refused if id not in listed]:
             del self.refused[id]
         for member in members:
             self._join(member)
-        ended = [(id, node) for id, node in self._nodes.items() if id not in leased]
-        serving = {id for id, node in ended if node.state is NodeState.READY}
-        for id in serving - self.unleased:
-            log.warning("node %s has no lease any more, and serves: it is kept while it does", self._nodes[id].name)
-        self.unleased = serving
-        for id, node in ended:
+        gone = [(id, node) for id, node in self._nodes.items() if id not in listed]
+        serving = {id for id, node in gone if node.state is NodeState.READY}
+        for id in serving - self.unlisted:
+            log.warning("node %s is not listed any more, and serves: it is kept while it does", self._nodes[id].name)
+        self.unlisted = serving
+        for id, node in gone:
             if id not in serving:
-                log.warning("node %s has no lease and is %s: it is removed", node.name, node.state)
+                log.warning("node %s is not listed and is %s: it is removed", node.name, node.state)
                 del self._nodes[id]
                 await self._registry.remove(node)
 
