@@ -9,7 +9,7 @@ AGENT_PORT ?= 8100
 AGENTS ?= 2
 MINUTES ?= 30
 
-.PHONY: setup up test redis lint helm chart bench bench-compare soak lock clean
+.PHONY: setup up test redis prometheus lint monitoring helm chart bench bench-compare soak lock clean
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -33,24 +33,35 @@ $(VENV)/.ready: $(VENV)/.packages pyproject.toml $(RUST)
 up: setup
 	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT) --agent-port $(AGENT_PORT)
 
-# Tests of several routers run a real Redis. A machine without one fails here: nothing is skipped.
-redis:
-	@command -v redis-server >/dev/null || sh -c '\
+# Tests run a real Redis and a real Prometheus. A machine without one fails here: nothing is skipped.
+# $(call debian,PROGRAM,PACKAGE)
+define debian
+	@command -v $(1) >/dev/null || sh -c '\
 	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || \
-	    { echo "the tests need redis-server: as root, apt-get install redis-server" >&2; exit 1; }; \
-	  echo "==> installing redis-server"; \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server >/dev/null'
+	    { echo "the tests need $(1): as root, apt-get install $(2)" >&2; exit 1; }; \
+	  echo "==> installing $(2)"; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(2) >/dev/null'
+endef
+redis:
+	$(call debian,redis-server,redis-server)
 
-test: setup redis
+prometheus:
+	$(call debian,promtool,prometheus)
+
+test: setup redis prometheus
 	cargo test --quiet --manifest-path kernels/core/Cargo.toml --no-default-features --locked
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=$(VENV)/src $(BIN)/mypy -p trunkline.shared -p trunkline.router -p trunkline.agent -p trunkline.kernels -p trunkline.loadtest
+	MYPYPATH=$(VENV)/src:helm $(BIN)/mypy -p trunkline.shared -p trunkline.router -p trunkline.agent -p trunkline.kernels -p trunkline.loadtest -p monitoring
 	cargo fmt --check --manifest-path kernels/core/Cargo.toml
 	cargo clippy --quiet --manifest-path kernels/core/Cargo.toml --locked --all-targets -- -D warnings
+
+# What follows from shared/metrics/: the page about metrics, and the dashboards.
+monitoring: setup
+	cd helm && $(abspath $(BIN))/python -m monitoring
 
 # About twelve minutes; peers that are not installed are left out, and named.
 bench-compare: setup

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.context import Context
+from trunkline.router.counters import Outcome
 from trunkline.router.explain.view import brief, full
 from trunkline.router.metrics import RouterCollector
 from trunkline.router.nodes import NodeState
@@ -153,7 +154,7 @@ def view(context: Context) -> dict[str, object]:
             "responses": {str(status): count for status, count in sorted(counters.responses.items())},
             "retries": counters.retries,
             "broken_responses": counters.broken,
-            "client_disconnects": counters.disconnects,
+            "client_disconnects": counters.outcomes[Outcome.LEFT],
             "prompt_tokens": counters.placed_tokens,
             "matched_tokens": counters.matched_tokens,
             "checked": {

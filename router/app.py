@@ -15,8 +15,8 @@ from trunkline.router.access_log import AccessLog
 from trunkline.router.admin import api
 from trunkline.router.admission.admission import Admission
 from trunkline.router.context import Context
+from trunkline.router.counters import Counters
 from trunkline.router.explain.decisions import Decisions
-from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
 from trunkline.router.pools import Pools
 from trunkline.router.protocol import EdgeProtocol

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from trunkline.router.access_log import AccessLog
 from trunkline.router.admission.admission import Admission
+from trunkline.router.counters import Counters
 from trunkline.router.explain.decisions import Decisions
-from trunkline.router.metrics import Counters
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
 from trunkline.router.scheduler.scheduler import Scheduler

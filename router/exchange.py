@@ -12,6 +12,7 @@ from trunkline.router import refusals
 from trunkline.router.access_log import Entry
 from trunkline.router.body import Prompt
 from trunkline.router.context import Context
+from trunkline.router.counters import Outcome, outcome_of
 from trunkline.router.head import RequestHead
 from trunkline.router.relay import Relay
 from trunkline.router.scheduler.placement import Choice
@@ -46,6 +47,7 @@ class Exchange:
         "_head",
         "_read",
         "_size",
+        "_status",
         "_tenant",
         "_turn",
         "disconnected",
@@ -76,6 +78,8 @@ class Exchange:
         self._body: list[Body] = []
         self._size = 0
         self._complete = False
+        self._status = 0
+        """Of the response, once it began."""
         self._turn = False
         """Whether the responses before it on this connection are written."""
         self._error: RequestError | None = None
@@ -138,7 +142,7 @@ class Exchange:
         if not self.response_complete:
             if self.relay is not None:
                 self.relay.cancel()
-            self._finish()
+            self._finish(Outcome.LEFT)
 
     # The relay's client.
 
@@ -155,7 +159,8 @@ class Exchange:
     def write_head(self, status: int, fields: bytes, choice: Choice, until_eof: bool, body: bytes) -> None:
         if until_eof or self.unframed:
             self.keep_alive = False
-        self._context.counters.responded(status)
+        self._status = status
+        self._context.counters.responses[status] += 1
         self.write(
             b"%b%b\r\nx-trunkline-node: %b\r\nx-trunkline-matched-tokens: %d\r\nx-request-id: %b%b\r\n\r\n%b"
             % (
@@ -169,20 +174,20 @@ class Exchange:
             )
         )
 
-    def end(self) -> None:
-        self._finish()
+    def end(self, *, broken: bool = False) -> None:
+        self._finish(Outcome.BROKEN if broken else outcome_of(self._status))
         self._edge.finished(self, self.keep_alive)
 
-    def break_off(self) -> None:
-        self._finish()
+    def break_off(self, outcome: Outcome) -> None:
+        self._finish(outcome)
         self._edge.finished(self, keep_alive=False)
 
     def refuse(self, error: RequestError) -> None:
-        self._context.counters.responded(error.status)
+        self._context.counters.responses[error.status] += 1
         if error.status in (408, 413) or (self._head.expects and not self._complete):
             self.keep_alive = False  # The rest of the body may never come, or be too long to wait for.
         self.write(refusals.response(error, request_id=self.request_id, keep_alive=self.keep_alive))
-        self._finish()
+        self._finish(outcome_of(error.status))
         self._edge.finished(self, self.keep_alive)
 
     # Own steps.
@@ -236,10 +241,12 @@ class Exchange:
     def _too_large(self) -> RequestError:
         return RequestError(f"the body is over the limit of {self._context.settings.max_body_bytes} bytes", status=413)
 
-    def _finish(self) -> None:
+    def _finish(self, outcome: Outcome) -> None:
         self.response_complete = True
         self.relay = None
         self._body.clear()
-        self._context.counters.inflight -= 1
+        counters = self._context.counters
+        counters.inflight -= 1
+        counters.outcomes[outcome] += 1
         if self._entry is not None and self._context.access_log is not None:
             self._context.access_log.end(self._entry)

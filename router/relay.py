@@ -12,6 +12,7 @@ import msgspec
 from trunkline.router.admission.passage import Passage
 from trunkline.router.connection import Connection, NodeFailure
 from trunkline.router.context import Context
+from trunkline.router.counters import Outcome
 from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
 from trunkline.router.scheduler.placement import Choice, Placement
@@ -47,10 +48,10 @@ class Client(Protocol):
     outlet: asyncio.Transport | None
     """What `write` writes to; None if it does more than that."""
 
-    def end(self) -> None:
-        """The response is complete."""
+    def end(self, *, broken: bool = False) -> None:
+        """The response is complete, in form at least: `broken`, it ends with an error."""
 
-    def break_off(self) -> None:
+    def break_off(self, outcome: Outcome) -> None:
         """The response cannot be completed: the connection ends short of its framing, so that the client notices."""
 
     def refuse(self, error: RequestError) -> None:
@@ -124,7 +125,6 @@ class Relay:
 
     def cancel(self) -> None:
         """The client is gone."""
-        self._context.counters.disconnects += 1
         self._decision.error = "the client left"
         self._close()
 
@@ -217,7 +217,8 @@ class Relay:
         decision = self._decision
         decision.status = status
         decision.first_byte_s = monotonic() - self._started
-        context.counters.began(decision.first_byte_s, choice.matched, self._placement.tokens)
+        stream = is_event_stream(fields)
+        context.counters.began(decision.first_byte_s, choice.matched, self._placement.tokens, stream=stream)
         self._await(context.settings.deadlines.idle)
         if self._connection is not None:
             self._connection.splice(self._client.write, context.splices, self._client.outlet)
@@ -228,6 +229,7 @@ class Relay:
             self._connection.resume()  # It serves the next request from the pool.
         self._connection = None
         self._close()
+        self._context.counters.e2e.add(self._decision.total_s)
         self._client.end()
 
     def on_failure(self, failure: NodeFailure) -> None:
@@ -335,15 +337,15 @@ class Relay:
         self._decision.error = error.message
         self._close()
         if tail is None:
-            self._client.break_off()
+            self._client.break_off(Outcome.BROKEN)
         else:
             self._client.write(tail)
-            self._client.end()
+            self._client.end(broken=True)
 
     def _give_up_client(self) -> None:
         self._decision.error = "the client did not read its response"
         self._close()
-        self._client.break_off()
+        self._client.break_off(Outcome.LEFT)
 
     def _settle(self) -> None:
         """What this try added to the node's account is taken back."""

@@ -4,6 +4,8 @@ import asyncio
 from typing import Protocol
 
 from trunkline.kernels.core import Splicer, StreamEnd
+from trunkline.shared.metrics.distribution import Distribution
+from trunkline.shared.metrics.router import ITL
 
 
 class Spliced(Protocol):
@@ -17,7 +19,7 @@ class Splices:
     """Streams under way. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self._splicer = Splicer()
+        self._splicer = Splicer(ITL.bounds)
         self._owners: dict[int, Spliced] = {}
 
     def can_pass(self, source: asyncio.Transport, target: asyncio.Transport) -> bool:
@@ -52,6 +54,12 @@ class Splices:
         """From now on both sockets are the caller's again."""
         del self._owners[stream]
         return self._splicer.stop(stream)
+
+    def gaps(self) -> Distribution:
+        """Seconds between two reads of a stream, of all of them ever."""
+        gaps = ITL.distribution()
+        gaps.extend(*self._splicer.gaps())
+        return gaps
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._splicer.fileno())

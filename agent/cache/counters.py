@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from trunkline.shared.metrics.distribution import Distribution
+
 
 @dataclass(frozen=True, slots=True)
 class RouteCounters:
@@ -12,6 +14,8 @@ class RouteCounters:
     """Pages that did not arrive, or not as they should have."""
     pages_per_s: float
     """While copying, smoothed; 0: nothing was moved yet."""
+    seconds: Distribution
+    """To copy a batch; not a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class TierCounters:
     disk_failed: bool = False
     """Whether memory has taken the disk's place."""
     disk_failures: int = 0
+    page_bytes: int = 0
+    """Of a page in the lower tiers; 0: there are none."""
     pulls: PullCounters = field(default_factory=PullCounters)
     gone: dict[tuple[str, str], int] = field(default_factory=dict)
     """Pages that left a tier, by its name and the reason."""

@@ -187,7 +187,7 @@ class Migration:
         """What moved, ever."""
         routes = {
             (route.source.tier.name.lower(), route.target.tier.name.lower()): RouteCounters(
-                route.pages, route.bad, route.speed.pages_per_s
+                route.pages, route.bad, route.speed.pages_per_s, route.seconds
             )
             for route in self._routes
         }
@@ -200,6 +200,7 @@ class Migration:
             skipped_pages=choices.skipped_pages,
             wrong_skips=choices.wrong_skips,
             urgent_pages=self._offload.urgent,
+            page_bytes=self._memory.page_bytes,
             pulls=self.pulls.counters(),
             least_pages={"host": self._offload.least},
             host_bytes=self._memory.slab.memory.nbytes,

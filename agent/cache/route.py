@@ -11,6 +11,7 @@ from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.lane import NO_PARENT, Lane, Move
 from trunkline.agent.cache.level import Level, LowerLevel
 from trunkline.agent.meter import Meter
+from trunkline.shared.metrics.agent import MOVE_TIME
 from trunkline.shared.names import Tier
 
 TRUST_S = 30.0
@@ -72,6 +73,8 @@ class Route:
         """Copied, ever."""
         self.bad = 0
         """Did not arrive as they should, ever."""
+        self.seconds = MOVE_TIME.distribution()
+        """To copy a batch."""
         self._catalog = catalog
         self._batch = batch
         self.speed = Speed() if speed is None else speed
@@ -150,6 +153,7 @@ class Route:
     def _flip(self, move: Move) -> None:
         if move.error is None:
             self.speed.add(len(move.entries), move.seconds)
+            self.seconds.add(move.seconds)
         for position, (entry, page) in enumerate(zip(move.entries, move.target, strict=True)):
             if self._retired or move.error is not None or position in move.bad:
                 self.bad += 1

@@ -13,6 +13,7 @@ from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.counters import TierCounters
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.peers import Peers
+from trunkline.agent.engine.histograms import EngineHistograms
 from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
 from trunkline.shared.pull import PullFrom
@@ -136,6 +137,10 @@ class EngineStatus:
     """Idle checks that found pages unaccounted for."""
     late_s: float = 0.0
     """Of an emulated engine: by how much steps ended after their modelled time, summed over all steps."""
+    found_tokens: dict[str, int] = field(default_factory=dict)
+    """Prompt tokens whose KV was reused, by where it was: a tier's name, or "peer"."""
+    histograms: EngineHistograms = field(default_factory=EngineHistograms)
+    """Not a snapshot: as they are when they are looked at."""
     tiers: TierCounters = field(default_factory=TierCounters)
     """What moved between the cache's tiers."""
 

@@ -1,49 +1,34 @@
-"""Prometheus metrics of lending and asking."""
+"""What lending and asking tell Prometheus."""
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from trunkline.agent.transfer.endpoint import TransferEndpoint
 from trunkline.agent.transfer.leases import Leases
 from trunkline.agent.transfer.shm import ShmBackend
 from trunkline.agent.transfer.tcp import TcpBackend
+from trunkline.shared.metrics import agent as catalog
 
 
 def metrics(endpoint: TransferEndpoint, leases: Leases) -> Iterator[Metric]:
     """As of now; `leases` are the engine thread's, and read as they are."""
-    server, client = endpoint.server, endpoint.client
-    yield _gauge("lend_sessions", "Nodes that may ask for pages", server.sessions)
-    yield _gauge("leases", "Leases of other nodes", len(leases))
-    yield _gauge("lent_pages", "Pages in them", leases.pages)
-    for name, text, value in (
-        ("lend_questions", "Questions of other nodes", server.counters.questions),
-        ("lend_unanswered", "Of these, not answered in time", server.counters.unanswered),
-        ("lend_located_pages", "Pages that other nodes were told the place of", server.counters.located_pages),
-        ("lend_refused", "Connections that were not let in", server.counters.refused),
-        ("lend_bad_frames", "Connections that ended for what came", server.counters.bad_frames),
-        ("leases_granted", "Leases", leases.granted),
-        ("leases_broken", "Leases ended because the node needed the room", leases.broken),
-        ("leases_expired", "Leases not given back in time", leases.expired),
-        ("locate_questions", "Questions to other nodes", client.counters.questions),
-        ("locate_failures", "Of these, without an answer that could be used", client.counters.failures),
-        ("located_pages", "Pages that other nodes told the place of", client.counters.located_pages),
-        (
-            "locate_false_pages",
-            "Pages that other nodes have under these keys, but of other tokens",
-            client.counters.false_pages,
-        ),
-    ):
-        yield CounterMetricFamily(f"trunkline_agent_{name}", text, value=value)
-
-    lent = endpoint.lending.tcp.lender.stats()["bytes"] if endpoint.lending else 0
-    yield CounterMetricFamily("trunkline_agent_lent_bytes", "Sent to other nodes over TCP", value=lent)
-    text = "Times that a way to a holder failed"
-    failures = CounterMetricFamily("trunkline_agent_pull_way_failures", text, labels=("way",))
-    for way in (ShmBackend.name, TcpBackend.name):
-        failures.add_metric((way,), endpoint.puller.failures[way] if endpoint.puller else 0)
-    yield failures
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"trunkline_agent_{name}", text, value=value)
+    asked, told, puller = endpoint.server.counters, endpoint.client.counters, endpoint.puller
+    ways = (ShmBackend.name, TcpBackend.name)
+    yield catalog.WAY_FAILURES.by(((way,), puller.failures[way] if puller else 0) for way in ways)
+    yield catalog.LOCATE_QUESTIONS.of(told.questions)
+    yield catalog.LOCATE_FAILURES.of(told.failures)
+    yield catalog.LOCATED.of(told.located_pages)
+    yield catalog.LOCATED_FALSE.of(told.false_pages)
+    yield catalog.LEND_SESSIONS.of(endpoint.server.sessions)
+    yield catalog.LEASES.of(len(leases))
+    yield catalog.LENT.of(leases.pages)
+    yield catalog.LENT_BYTES.of(endpoint.lending.tcp.lender.stats()["bytes"] if endpoint.lending else 0)
+    yield catalog.LEND_QUESTIONS.of(asked.questions)
+    yield catalog.LEND_UNANSWERED.of(asked.unanswered)
+    yield catalog.LEND_LOCATED.of(asked.located_pages)
+    yield catalog.LEND_REFUSED.of(asked.refused)
+    yield catalog.LEND_BAD.of(asked.bad_frames)
+    yield catalog.LEASES_GRANTED.of(leases.granted)
+    yield catalog.LEASES_BROKEN.of(leases.broken)
+    yield catalog.LEASES_EXPIRED.of(leases.expired)

@@ -313,7 +313,12 @@ class Splicer:
     ValueError once it is closed, KeyError for a stream that does not exist or was stopped.
     """
 
-    def __new__(cls) -> Splicer: ...
+    def __new__(cls, bounds: Sequence[float]) -> Splicer:
+        """`bounds`: of the gaps that are counted, in seconds, ascending. ValueError for others."""
+
+    def gaps(self) -> tuple[list[int], float]:
+        """Times between two reads of a stream, counted up to each bound and beyond the last; their sum in seconds."""
+
     def fileno(self) -> int:
         """A descriptor that is readable when `ended` has something to say."""
 

@@ -26,6 +26,7 @@ from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import AdmissionSettings
 from trunkline.router.tenants import Limits, Tenant
 from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.metrics.router import HELD_WAIT
 from trunkline.shared.wire import Finished, Load
 
 MAX_AWAITED = 16_384
@@ -56,9 +57,8 @@ class Admission:
         self._awaited: OrderedDict[str, Passage] = OrderedDict()
         self._drain = Drain()
         self.held = self.held_bytes = 0
-        self.waits = 0
-        """Requests that were sent after they had been held."""
-        self.waited_s = 0.0
+        self.waits = HELD_WAIT.distribution()
+        """Of requests that were sent after they had been held, in seconds."""
         self._left: Lane | None = None
         """Whose requests are being sent elsewhere."""
         self.deadline = inf
@@ -180,8 +180,7 @@ class Admission:
         while (one := lane.following(now)) is not None:
             self._unhold(one, lane)
             self._drain.add(one.seconds, now)
-            self.waits += 1
-            self.waited_s += now - one.entered
+            self.waits.add(now - one.entered)
             self._send(one, lane, now)
 
     def expire(self) -> None:

@@ -22,6 +22,10 @@ class Membership:
         """Members that are not watched, by id, and why."""
         self.unlisted: set[str] = set()
         """Nodes that serve though they are not listed any more, by id."""
+        self.lost = 0
+        """Nodes that were removed, and had not said that they leave."""
+        self._leaving: set[str] = set()
+        """Nodes that have said so, by id."""
         self._registry = registry
         self._secret = secret
         self._nodes: dict[str, Node] = {}
@@ -43,12 +47,15 @@ class Membership:
             if id not in serving:
                 log.warning("node %s is not listed and is %s: it is removed", node.name, node.state)
                 del self._nodes[id]
+                self.lost += id not in self._leaving
+                self._leaving.discard(id)
                 await self._registry.remove(node)
 
     def notice(self, notice: Notice) -> None:
         """A member joins, came back as another incarnation, or leaves."""
         node = self._nodes.get(notice.member.id)
         if node is not None:
+            self._mark(notice)
             self._registry.look(node)  # It is removed once it does not serve, after the next listing.
         elif not notice.left:
             self._join(notice.member)
@@ -65,6 +72,12 @@ class Membership:
             self._refuse(member, str(error))
         else:
             log.info("node %s joins at %s", member.name, member.url)
+
+    def _mark(self, notice: Notice) -> None:
+        if notice.left:
+            self._leaving.add(notice.member.id)
+        else:
+            self._leaving.discard(notice.member.id)
 
     def _refuse(self, member: Member, why: str) -> None:
         self.refused[member.id] = why

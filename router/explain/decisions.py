@@ -3,15 +3,14 @@
 from collections import deque
 from itertools import islice
 
-from trunkline.router.metrics import Histogram
 from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.decision import Decision
+from trunkline.shared.metrics.router import DECISION
 
 MAX_BYTES = 32 << 20
 _BYTES = 1400
 _BYTES_PER_NODE = 64
 """Of one decision; the most that was measured, for nodes that all hold some of the prompt."""
-SECONDS = (10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3)
 
 
 class Decisions:
@@ -20,7 +19,7 @@ class Decisions:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.blind = 0
         """Made while a candidate's summary was not known."""
-        self.seconds = Histogram(SECONDS)
+        self.seconds = DECISION.distribution()
         """From a decoded request to its ranking."""
         self._max_bytes = max_bytes
         self._kept: deque[Decision] = deque()

@@ -64,6 +64,7 @@ class FakeEngine(Engine):
     def __init__(self, script: Sequence[Step] = HELLO, room: int = 1000) -> None:
         self.model = MODEL
         self.pages = 10
+        self.page_bytes = 4096
         self.limits = EngineLimits()
         self.memory = None
         self.pinning = self.cache = PageCache(40, Unheard())

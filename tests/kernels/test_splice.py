@@ -28,7 +28,7 @@ def tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @contextmanager
 def splicer() -> Iterator[Splicer]:
-    one = Splicer()
+    one = Splicer([0.01, 1.0])
     try:
         yield one
     finally:
@@ -58,6 +58,20 @@ def test_every_byte_up_to_the_end_and_none_behind(chunks: list[bytes], cuts: lis
         assert surplus or end_.state == "ended"
         assert (end_.unsent, end_.reason == "") == (b"", end_.state == "ended")
         assert one.streams == 0
+
+
+def test_gaps_between_reads_are_counted_up_to_each_bound() -> None:
+    with splicer() as one, tcp_pair() as (source, node), tcp_pair() as (target, client):
+        one.start(source.fileno(), target.fileno(), b"")
+        for _ in range(3):
+            node.sendall(b"1\r\nx\r\n")
+            assert client.recv(1 << 16) == b"1\r\nx\r\n"
+        counts, seconds = one.gaps()
+        assert len(counts) == 3
+        assert sum(counts) == 3
+        assert seconds > 0
+    with pytest.raises(ValueError, match="ascending"):
+        Splicer([1.0, 0.5])
 
 
 def test_errors_say_what_is_wrong() -> None:

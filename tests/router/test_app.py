@@ -68,7 +68,7 @@ def test_metrics_count_what_happened() -> None:
                 'trunkline_router_responses_total{status="200"} 1.0',
                 'trunkline_router_responses_total{status="400"} 1.0',
                 "trunkline_router_inflight 0.0",
-                "trunkline_router_first_byte_seconds_count 1.0",
+                "trunkline_router_e2e_seconds_count 1.0",
                 'trunkline_router_node_state{node="a",state="ready"} 1.0',
             ):
                 assert line in text

@@ -11,6 +11,7 @@ import pytest
 from tests.router.fakes import FakeAgent, Fault
 from tests.router.serving import CHAT, DEADLINE_S, Client, Reply, ask, chat, request, run, serving, until
 from trunkline.router import relay
+from trunkline.router.counters import Outcome
 from trunkline.router.nodes import NodeState
 from trunkline.router.settings import Deadlines
 from trunkline.router.splices import Splices
@@ -256,7 +257,7 @@ def test_client_that_leaves_while_waiting_or_streaming_costs_nothing_more() -> N
                 await streaming.head()
                 assert served.inflight == a.in_flight == 1
             await until(lambda: served.idle() and a.in_flight == 0)
-            assert served.router.context.counters.disconnects == 2
+            assert served.router.context.counters.outcomes[Outcome.LEFT] == 2
 
     run(scenario())
 
@@ -377,7 +378,7 @@ def test_client_that_leaves_a_stream_the_core_passes_on() -> None:
                 await until(lambda: splices.open == 1)
             await until(lambda: splices.open == 0 and a.in_flight == 0)
             await until(served.idle)
-            assert served.router.context.counters.disconnects == 1
+            assert served.router.context.counters.outcomes[Outcome.LEFT] == 1
 
     run(scenario())
 

@@ -9,7 +9,9 @@ from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.engine.base import EngineLimits, EngineStatus
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
 from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.engine.histograms import EngineHistograms
 from trunkline.agent.meter import Meter
+from trunkline.shared.metrics.agent import FOUND
 from trunkline.shared.wire import Finished, Load
 
 RATE_WINDOW_S = 20.0
@@ -31,6 +33,8 @@ class Account:
         self._busy = Meter(BUSY_WINDOW_S)
         self._turned_at = time.monotonic()
         self._requests = self._prompt_tokens = self._cached_tokens = self._output_tokens = 0
+        self.found_tokens = dict.fromkeys(FOUND.words, 0)
+        self.histograms = EngineHistograms()
 
     @property
     def prefill_rate(self) -> float:
@@ -43,8 +47,9 @@ class Account:
 
     def step(self, chunks: Iterable[Chunk], seconds: float) -> None:
         """A step over `chunks` took so long."""
-        prefill = decode = 0
+        sequences = prefill = decode = 0
         for chunk in chunks:
+            sequences += 1
             if chunk.start < chunk.sequence.prompt_tokens:
                 prefill += chunk.count
             else:
@@ -54,6 +59,7 @@ class Account:
         else:
             self._decode.add(decode, seconds)
         self.steps += 1
+        self.histograms.step(sequences, prefill + decode, seconds, prefill=prefill > 0)
         self._output_tokens += sum(chunk.samples for chunk in chunks)
         self._turn(seconds)
 
@@ -67,7 +73,7 @@ class Account:
         self._prompt_tokens += sequence.prompt_tokens
         self._cached_tokens += sequence.cached_tokens
         admitted = sequence.admitted_at or now
-        return Finished(
+        finished = Finished(
             request_id=sequence.generation.request_id,
             prompt_tokens=sequence.prompt_tokens,
             cached_tokens=sequence.cached_tokens,
@@ -79,6 +85,9 @@ class Account:
             pulled_tokens=min(sequence.pulled_tokens, sequence.cached_tokens),
             pull_s=sequence.pull_s,
         )
+        self._find(finished, sequence.disk_tokens)
+        self.histograms.finished(finished)
+        return finished
 
     def publish(self, scheduler: Scheduler, cache: PageCache, late_s: float) -> None:
         """Takes the snapshots that others see. `late_s` as in `Executor`."""
@@ -109,8 +118,25 @@ class Account:
             failed_steps=self.failed_steps,
             failed_checks=self.failed_checks,
             late_s=late_s,
+            found_tokens=dict(self.found_tokens),
+            histograms=self.histograms,
             tiers=cache.counters(),
         )
+
+    def _find(self, finished: Finished, disk_tokens: int) -> None:
+        """What was pulled or promoted may have had to go again and was found on the device later: then it counts there,
+        with the rest."""
+        found, left = self.found_tokens, finished.cached_tokens
+        promoted = finished.promoted_tokens
+        for where, tokens in (
+            ("peer", finished.pulled_tokens),
+            ("disk", min(disk_tokens, promoted)),
+            ("host", max(0, promoted - disk_tokens)),
+        ):
+            tokens = min(tokens, left)
+            found[where] += tokens
+            left -= tokens
+        found["device"] += left
 
     def _turn(self, busy_s: float) -> None:
         now = time.monotonic()

@@ -211,7 +211,9 @@ class Scheduler:
         again before the sequence is admitted, so it may ask again, but not forever."""
         if sequence.fetch is not None:
             fetch = sequence.fetch
-            sequence.promoted_tokens += (fetch.came - fetch.pulled) * PAGE_TOKENS
+            promoted = fetch.came - fetch.pulled
+            sequence.promoted_tokens += promoted * PAGE_TOKENS
+            sequence.disk_tokens += min(fetch.reads, promoted) * PAGE_TOKENS
             sequence.pulled_tokens += fetch.pulled * PAGE_TOKENS
             if fetch.share is None:
                 sequence.promote_s += fetch.seconds

@@ -23,6 +23,7 @@ class Sequence:
         "committed",
         "computed",
         "deadline",
+        "disk_tokens",
         "expected",
         "fetch",
         "fetches",
@@ -63,6 +64,8 @@ class Sequence:
         """How often it has asked for pages of lower tiers since it joined the queue."""
         self.promoted_tokens = 0
         """Tokens whose pages came back from a lower tier for this sequence."""
+        self.disk_tokens = 0
+        """Of these, from disk."""
         self.promote_s = 0.0
         """Seconds that it waited for them."""
         self.pulled_tokens = 0

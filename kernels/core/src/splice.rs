@@ -14,8 +14,10 @@ use std::time::Duration;
 use mio::{Events, Poll, Registry, Token, Waker};
 
 pub mod chunks;
+mod gaps;
 mod stream;
 
+pub use gaps::Gaps;
 pub use stream::State;
 use stream::{Stream, Want};
 
@@ -53,6 +55,7 @@ pub struct Splicer {
 #[derive(Debug)]
 struct Shared {
     streams: Mutex<HashMap<usize, Arc<Mutex<Stream>>>>,
+    gaps: Gaps,
     over: Mutex<Vec<usize>>,
     /// Whoever ends a stream writes a byte here, unless the last one was not read yet.
     signal: UnixStream,
@@ -61,14 +64,15 @@ struct Shared {
 }
 
 impl Splicer {
-    pub fn new() -> io::Result<Self> {
+    /// `gaps`: where the times between two reads of a stream are counted.
+    pub fn new(gaps: Gaps) -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
         let waker = Waker::new(poll.registry(), CLOSE)?;
         let (ended, signal) = UnixStream::pair()?;
         ended.set_nonblocking(true)?;
         signal.set_nonblocking(true)?;
-        let shared = Arc::new(Shared::new(signal));
+        let shared = Arc::new(Shared::new(gaps, signal));
         let worker = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("splicer".to_owned())
@@ -131,6 +135,11 @@ impl Splicer {
         })
     }
 
+    /// Of all streams, ever.
+    pub fn gaps(&self) -> &Gaps {
+        &self.shared.gaps
+    }
+
     /// Streams that have ended since the last call. Each still is to be stopped.
     pub fn ended(&self) -> Vec<usize> {
         let mut bytes = [0; 64];
@@ -157,9 +166,10 @@ impl Drop for Splicer {
 }
 
 impl Shared {
-    fn new(signal: UnixStream) -> Self {
+    fn new(gaps: Gaps, signal: UnixStream) -> Self {
         Shared {
             streams: Mutex::default(),
+            gaps,
             over: Mutex::default(),
             signal,
             signalled: AtomicBool::new(false),
@@ -216,7 +226,11 @@ impl Shared {
         if stream.state != State::Open {
             return Want::Nothing; // It ended, or was stopped, since it was found.
         }
+        let before = stream.passed;
         let want = stream.pump(buffer, drain);
+        if stream.passed > before && stream.state == State::Open {
+            self.gaps.add(stream.silence()); // The end of a body is no event of its own.
+        }
         self.settle(number, &mut stream, want, registry)
     }
 

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::splice::{self, State};
+use crate::splice::{self, Gaps, State};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Splicer>()?;
@@ -32,10 +32,16 @@ struct StreamEnd {
 #[pymethods]
 impl Splicer {
     #[new]
-    fn new() -> PyResult<Self> {
+    fn new(bounds: Vec<f64>) -> PyResult<Self> {
+        let gaps = Gaps::new(&bounds)
+            .ok_or_else(|| PyValueError::new_err(format!("{bounds:?}: not ascending seconds")))?;
         Ok(Splicer {
-            splicer: Mutex::new(Some(splice::Splicer::new()?)),
+            splicer: Mutex::new(Some(splice::Splicer::new(gaps)?)),
         })
+    }
+
+    fn gaps(&self) -> PyResult<(Vec<u64>, f64)> {
+        self.with(|splicer| Ok(splicer.gaps().counted()))
     }
 
     fn fileno(&self) -> PyResult<RawFd> {

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -47,6 +48,8 @@ pub struct Stream {
     pub state: State,
     /// Bytes taken from the source.
     pub passed: u64,
+    /// When it was read from last.
+    heard: Instant,
     /// Read, but not yet taken by the target. At most one read.
     pub unsent: Vec<u8>,
     /// What was read last.
@@ -65,6 +68,7 @@ impl Stream {
             target,
             state: State::Open,
             passed: 0,
+            heard: Instant::now(),
             unsent: Vec::new(),
             tail: Vec::with_capacity(2 * TAIL),
             chunks: Chunks::default(),
@@ -81,6 +85,12 @@ impl Stream {
         } else {
             self.waits()
         }
+    }
+
+    /// It was read from just now: how long ago before that.
+    pub fn silence(&mut self) -> Duration {
+        let before = std::mem::replace(&mut self.heard, Instant::now());
+        self.heard - before
     }
 
     /// Whether what was read so far ends with a whole chunk that is not the last one.

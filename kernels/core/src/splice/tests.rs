@@ -17,6 +17,10 @@ fn pair() -> (TcpStream, TcpStream) {
     (ours, theirs)
 }
 
+fn gaps() -> Gaps {
+    Gaps::new(&[0.05, 1.0]).unwrap()
+}
+
 struct Passage {
     splicer: Splicer,
     node: TcpStream,
@@ -26,7 +30,7 @@ struct Passage {
 }
 
 fn passage(first: &[u8]) -> Passage {
-    let splicer = Splicer::new().unwrap();
+    let splicer = Splicer::new(gaps()).unwrap();
     let ((source, node), (target, client)) = (pair(), pair());
     let number = splicer
         .start(source.as_fd(), target.as_fd(), first)
@@ -182,7 +186,7 @@ fn stopped_while_the_target_is_full_what_is_left_is_told() {
 
 #[test]
 fn many_streams_start_pass_and_stop_at_once() {
-    let splicer = Splicer::new().unwrap();
+    let splicer = Splicer::new(gaps()).unwrap();
     std::thread::scope(|scope| {
         for worker in 0..4 {
             let splicer = &splicer;
@@ -212,7 +216,7 @@ fn many_streams_start_pass_and_stop_at_once() {
 fn a_source_that_always_has_more_has_no_more_turns_for_it() {
     let ((source, mut node), (target, _client)) = (pair(), pair());
     node.write_all(&chunk(20_000)).unwrap();
-    let shared = Shared::new(UnixStream::pair().unwrap().0);
+    let shared = Shared::new(gaps(), UnixStream::pair().unwrap().0);
     let stream = Arc::new(Mutex::new(Stream::new(source, target)));
     lock(&shared.streams).insert(0, Arc::clone(&stream));
     let (poll, mut turns, mut buffer) = (Poll::new().unwrap(), HashSet::new(), [0; 16]);
@@ -228,4 +232,36 @@ fn a_source_that_always_has_more_has_no_more_turns_for_it() {
         let reads = if round == 0 { 4 } else { 8 };
         assert_eq!(lock(&stream).passed - before, reads * 16);
     }
+}
+
+#[test]
+fn silences_are_counted_and_the_end_is_none() {
+    let mut one = passage(b"");
+    for pause in [0, 0, 80] {
+        std::thread::sleep(Duration::from_millis(pause));
+        one.node.write_all(&chunk(3)).unwrap();
+        one.received(chunk(3).len());
+    }
+    one.node.write_all(b"0\r\n\r\n").unwrap();
+    assert_eq!(one.end().state, State::Ended { clean: true });
+    let (counts, seconds) = one.splicer.gaps().counted();
+    assert_eq!(counts.iter().sum::<u64>(), 3);
+    assert!(counts[1] + counts[2] >= 1, "{counts:?}");
+    assert!(seconds >= 0.08);
+}
+
+#[test]
+fn gaps_want_ascending_bounds() {
+    for bounds in [
+        &[1.0, 1.0][..],
+        &[0.0],
+        &[-1.0, 2.0],
+        &[f64::NAN],
+        &[f64::INFINITY],
+    ] {
+        assert!(Gaps::new(bounds).is_none(), "{bounds:?}");
+    }
+    let gaps = Gaps::new(&[]).unwrap();
+    gaps.add(Duration::from_secs(2));
+    assert_eq!(gaps.counted(), (vec![1], 2.0));
 }

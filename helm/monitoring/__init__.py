@@ -1,0 +1,1 @@
+"""Writes what follows from the lists of metrics: the page about them, and Grafana dashboards."""
