@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from trunkline.agent import pins_cli
+from trunkline.agent import pins_cli, replicate_cli
 from trunkline.agent.cache.disk import tools
 from trunkline.agent.sizes import parse_bytes
 
 cache = typer.Typer(help="Pinned prefixes, and the directory of an agent's --disk-cache.", no_args_is_help=True)
 
-for _command in (pins_cli.pin, pins_cli.unpin, pins_cli.pins):
+for _command in (pins_cli.pin, pins_cli.unpin, pins_cli.pins, replicate_cli.replicate):
     cache.command()(_command)
 
 _Folder = Annotated[Path, typer.Argument(help="The directory that --disk-cache names.", metavar="DIR")]

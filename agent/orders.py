@@ -4,33 +4,19 @@ import asyncio
 import time
 from functools import partial
 
-import msgspec
-
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.base import Engine
 from trunkline.agent.prepare import Prompt
 from trunkline.shared.errors import Overloaded, RequestError
 from trunkline.shared.names import PAGE_TOKENS
-from trunkline.shared.pull import PullFrom
+from trunkline.shared.pull import Brought, PullFrom
 
 AT_ONCE = 4
 """Half of the pulls that a node has under way at most: requests need theirs."""
 MOST_WAITING = 64
 LOOK_S = 0.01
 """Between looks at whether a pull has ended, or pages have come from the disk."""
-
-
-class Brought(msgspec.Struct, frozen=True):
-    """What became of an order. Tokens of whole pages."""
-
-    tokens: int
-    """Of the prefix."""
-    held: int
-    """That are here now."""
-    pulled: int
-    """Of these, those that came with this order."""
-    seconds: float
 
 
 class Orders:

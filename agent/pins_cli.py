@@ -1,9 +1,7 @@
 """`trunkline cache pin`, `unpin` and `pins`: prefixes that a running agent keeps."""
 
-import json
-import os
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -12,6 +10,7 @@ import typer
 
 from trunkline.agent.pins import PinStatus
 from trunkline.agent.pins_http import MAX_TTL_S, PINS_PATH, PinList
+from trunkline.agent.prefix_cli import Prefix, read_prefix
 from trunkline.shared.errors import ConfigError, TrunklineError
 from trunkline.shared.names import AGENT_PORT, HEADER_CLUSTER
 from trunkline.shared.secret import VARIABLE, load_secret
@@ -25,13 +24,7 @@ _Answer = TypeVar("_Answer")
 
 
 def pin(
-    prefix: Annotated[
-        str,
-        typer.Argument(
-            help='Text, or a file of it; a file with {"prompt": ...} or {"messages": [...]} is taken as in a request.',
-            metavar="PREFIX|FILE",
-        ),
-    ],
+    prefix: Prefix,
     node: _Node = _NODE,
     ttl: Annotated[
         float | None, typer.Option(min=0, max=MAX_TTL_S, help="Seconds that it lasts. [default: for ever]")
@@ -39,7 +32,7 @@ def pin(
     cluster_secret_file: _Secret = None,
 ) -> None:
     """Keep the pages of a prefix while others can go."""
-    print(_shown(_call("POST", node, "", cluster_secret_file, PinStatus, {**_read(prefix), "ttl": ttl})))
+    print(_shown(_call("POST", node, "", cluster_secret_file, PinStatus, {**read_prefix(prefix), "ttl": ttl})))
 
 
 def unpin(
@@ -55,22 +48,6 @@ def pins(node: _Node = _NODE, cluster_secret_file: _Secret = None) -> None:
     """Show what is pinned."""
     for one in _call("GET", node, "", cluster_secret_file, PinList).pins:
         print(_shown(one))
-
-
-def _read(prefix: str) -> dict[str, Any]:
-    try:
-        # Not `Path.is_file`: it raises for a text that is too long to be a name.
-        text = Path(prefix).read_text() if os.path.isfile(prefix) else prefix
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{prefix} cannot be read: {error}") from None
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):  # Text that begins with many brackets is text.
-        given = None
-    if isinstance(given, dict) and ("prompt" in given or "messages" in given):
-        kept = ("prompt", "messages", "tools", "chat_template_kwargs")
-        return {field: given[field] for field in kept if field in given}
-    return {"prompt": text}
 
 
 def _call(

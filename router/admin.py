@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 
+from trunkline.router.admin_fleet import add_fleet
 from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.context import Context
 from trunkline.router.counters import Outcome
@@ -125,6 +126,7 @@ def api(context: Context) -> FastAPI:
             raise RequestError(text, status=404)
         return full(found, context.settings.scheduler, time.monotonic())
 
+    add_fleet(app, context, privileged)
     return app
 
 

@@ -20,6 +20,7 @@ from trunkline.router.explain.decisions import Decisions
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
 from trunkline.router.pools import Pools
 from trunkline.router.protocol import EdgeProtocol
+from trunkline.router.replication import Replication
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.splices import Splices
@@ -70,6 +71,7 @@ class Router(NodeListener):
             registry=registry,
             scheduler=scheduler,
             admission=Admission(scheduler, tenants.configured, settings.admission),
+            replication=Replication(registry, index, scheduler),
             tenants=tenants,
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
             splices=Splices(),

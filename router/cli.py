@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
 from trunkline.router.tenants import Tenants, load_tenants
+from trunkline.shared.ask import admin_token
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import ROUTER_PORT
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
@@ -80,7 +80,7 @@ def router(
         deadlines=replace(_DEADLINES, queue=queue_deadline),
         admission=replace(_ADMISSION, max_held=max_held),
         access_log=access_log,
-        admin_token=os.environ.get("TRUNKLINE_ADMIN_TOKEN") or None,
+        admin_token=admin_token() or None,
         registry=registry_address(registry, registry_password_file) if registry is not None else None,
         service=service_address(kubernetes_service) if kubernetes_service is not None else None,
     )
@@ -108,7 +108,7 @@ def status(
     """
     if watch and json:
         raise ConfigError("--watch and --json exclude each other")
-    show(url, watch=watch, as_json=json, token=os.environ.get("TRUNKLINE_ADMIN_TOKEN"))
+    show(url, watch=watch, as_json=json, token=admin_token())
 
 
 def explain(
@@ -123,4 +123,4 @@ def explain(
 
     TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it.
     """
-    show_decisions(request_id, url, limit=limit, as_json=json, token=os.environ.get("TRUNKLINE_ADMIN_TOKEN"))
+    show_decisions(request_id, url, limit=limit, as_json=json, token=admin_token())

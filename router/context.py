@@ -9,6 +9,7 @@ from trunkline.router.counters import Counters
 from trunkline.router.explain.decisions import Decisions
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
+from trunkline.router.replication import Replication
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.splices import Splices
@@ -29,6 +30,7 @@ class Context:
     registry: Registry
     scheduler: Scheduler
     admission: Admission
+    replication: Replication
     tenants: Tenants
     pools: Pools
     splices: Splices

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from trunkline.router.ask import asking
+from trunkline.shared.ask import asking
 
 PATH = "/admin/nodes"
 

@@ -87,6 +87,18 @@ class Tenants:
         self.configured = tuple({tenant.name: tenant for tenant in (by_digest or {}).values()}.values())
         """Those of the file; none if everybody is one."""
 
+    def named(self, name: str | None) -> Tenant:
+        """For who need not show a key. Raises RequestError: 400 without a name though tenants are configured, 404 for
+        one that is not."""
+        if self._by_digest is None and name is None:
+            return self._everybody
+        known = {tenant.name: tenant for tenant in self.configured}
+        if name is None:
+            raise RequestError(f"tenant: name one of {', '.join(sorted(known))}: they share no pages", param="tenant")
+        if name not in known:
+            raise RequestError(f"tenant: {name!r} is not configured here", status=404, param="tenant")
+        return known[name]
+
     def authenticate(self, authorization: bytes | None) -> Tenant:
         """Raises RequestError (401) for a missing or unknown key if tenants are configured."""
         if self._by_digest is None:

@@ -1,7 +1,10 @@
-"""How a router tells a node from whom to pull what it lacks of a prefix: the value of HEADER_PULL_FROM."""
+"""How a router tells a node from whom to pull what it lacks of a prefix: the value of HEADER_PULL_FROM. And what the
+node says of it, where no request waits for the prefix."""
 
 import re
 from typing import NamedTuple
+
+import msgspec
 
 _ADDRESS = r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}"
 _address = re.compile(_ADDRESS)
@@ -16,6 +19,18 @@ class PullFrom(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.address}; tokens={self.tokens}"
+
+
+class Brought(msgspec.Struct, frozen=True):
+    """What became of an order to pull a prefix. Tokens of whole pages."""
+
+    tokens: int
+    """Of the prefix."""
+    held: int
+    """That are there now."""
+    pulled: int
+    """Of these, those that came with this order."""
+    seconds: float
 
 
 def parse(value: str) -> PullFrom | None:

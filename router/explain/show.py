@@ -8,7 +8,7 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from trunkline.router.ask import asking
+from trunkline.shared.ask import asking
 
 _BEST = 10
 _HOLDERS = 3

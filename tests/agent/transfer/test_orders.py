@@ -14,11 +14,11 @@ from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.text import TextModel
-from trunkline.agent.orders import AT_ONCE, MOST_WAITING, Brought, Orders
+from trunkline.agent.orders import AT_ONCE, MOST_WAITING, Orders
 from trunkline.agent.prepare import Prompt
 from trunkline.shared.errors import Overloaded, RequestError
 from trunkline.shared.names import HEADER_CLUSTER, HEADER_PULL_FROM, PULLS_PATH
-from trunkline.shared.pull import PullFrom
+from trunkline.shared.pull import Brought, PullFrom
 
 
 async def bring(reader: Node, tokens: list[int], holder: str, timeout_s: float = 10.0) -> Brought:

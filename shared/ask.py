@@ -1,5 +1,6 @@
-"""How the commands ask a router: one GET of /admin."""
+"""How the commands ask a router: /admin over HTTP."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -7,20 +8,34 @@ import httpx
 
 from trunkline.shared.errors import ConfigError, TrunklineError
 
+TIMEOUT_S = 5.0
+ADMIN_TOKEN_VARIABLE = "TRUNKLINE_ADMIN_TOKEN"  # noqa: S105  # Its name.
+
 
 class Asker:
-    """Made by `asking`."""
+    """Made by `asking`. What it returns was answered with 200; the rest is a TrunklineError, with the router's own
+    message where it has one."""
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         self._client = client
         self._url = url
 
     def get(self, path: str) -> httpx.Response:
-        """Raises TrunklineError for every answer but 200; that of a 404 is the router's own message."""
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> httpx.Response:
+        return self._ask("POST", path, body, timeout_s)
+
+    def delete(self, path: str) -> httpx.Response:
+        return self._ask("DELETE", path)
+
+    def _ask(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> httpx.Response:
         try:
-            response = self._client.get(path)
+            response = self._client.request(method, path, json=body, timeout=timeout_s)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise TrunklineError(f"no router answers at {self._url}: {error}") from None
+        except ValueError as error:  # What JSON and UTF-8 have no way to say: NaN, half a character.
+            raise ConfigError(f"this cannot be sent to a router: {error}") from None
         if response.status_code == httpx.codes.OK:
             return response
         raise TrunklineError(f"{self._url}{path} answers {response.status_code}: {_message(response)}")
@@ -32,11 +47,16 @@ def asking(url: str, token: str | None) -> Iterator[Asker]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     url = url if "://" in url else f"http://{url}"
     try:
-        client = httpx.Client(base_url=url, headers=headers, timeout=5.0)
+        client = httpx.Client(base_url=url, headers=headers)
     except (httpx.InvalidURL, ValueError) as error:
         raise ConfigError(f"--url {url!r} cannot be used: {error}") from None
     with client:
         yield Asker(client, url)
+
+
+def admin_token() -> str | None:
+    """What a router with an admin token wants, if the environment has it."""
+    return os.environ.get(ADMIN_TOKEN_VARIABLE) or None
 
 
 def _message(response: httpx.Response) -> str:

@@ -1,0 +1,85 @@
+"""What operators tell the fleet through a router's /admin."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+from fastapi import Depends, FastAPI, Request, Response
+from starlette.requests import ClientDisconnect
+
+from trunkline.router.body import Prompt, read_chat, read_completion
+from trunkline.router.context import Context
+from trunkline.router.nodes import MAX_NODES
+from trunkline.router.settings import Settings
+from trunkline.shared.body import decode
+from trunkline.shared.errors import RequestError
+from trunkline.shared.names import REPLICATE_PATH
+
+_NOTHING = msgspec.Raw(b"")
+_PREFIX = ("prompt", "messages", "tools", "chat_template_kwargs")
+MAX_TIMEOUT_S = 60.0
+
+
+class ReplicateBody(msgspec.Struct, forbid_unknown_fields=True):
+    """A prefix, as in a request for it, and to how many nodes more it is to be brought."""
+
+    to: Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)] = 1
+    model: str | None = None
+    """None: the only one that is served."""
+    tenant: str | None = None
+    """Whose pages; needed where tenants are configured."""
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)] = 30.0
+    """Seconds."""
+    prompt: msgspec.Raw = _NOTHING
+    messages: msgspec.Raw = _NOTHING
+    tools: msgspec.Raw = _NOTHING
+    chat_template_kwargs: msgspec.Raw = _NOTHING
+
+
+_decoder = msgspec.json.Decoder(ReplicateBody)
+
+
+def add_fleet(app: FastAPI, context: Context, privileged: Callable[[Request], None]) -> None:
+    @app.post(REPLICATE_PATH, dependencies=[Depends(privileged)])
+    async def replicate(request: Request) -> Response:
+        body = decode(_decoder, await _read(request, context.settings))
+        tenant = context.tenants.named(body.tenant)
+        model = body.model if body.model is not None else _only(context)
+        fields = {name: raw for name in _PREFIX if (raw := getattr(body, name)) is not _NOTHING}
+        prompt = _prompt(model, fields)
+        told = msgspec.json.encode({**fields, "timeout": body.timeout})
+        done = await context.replication.replicate(prompt, told, tenant, body.to, body.timeout)
+        return Response(msgspec.json.encode(done), media_type="application/json")
+
+
+def _only(context: Context) -> str:
+    models = sorted(context.registry.models())
+    if len(models) != 1:
+        served = f"name one of {', '.join(models)}" if models else "none is served now"
+        raise RequestError(f"model: {served}", param="model")
+    return models[0]
+
+
+def _prompt(model: str, fields: dict[str, msgspec.Raw]) -> Prompt:
+    if ("prompt" in fields) == ("messages" in fields):
+        raise RequestError("either prompt or messages says which prefix is meant", param="prompt")
+    request = msgspec.json.encode({"model": model, **fields})
+    return read_chat(request) if "messages" in fields else read_completion(request)
+
+
+async def _read(request: Request, settings: Settings) -> bytes:
+    """The body. Raises RequestError: 408 for one that comes too slowly, 413 for one that is too large."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.deadlines.body):
+            async for part in request.stream():
+                body += part
+                if len(body) > settings.max_body_bytes:
+                    raise RequestError(f"the body is over the limit of {settings.max_body_bytes} bytes", status=413)
+    except TimeoutError:
+        reason = f"the body did not arrive within {settings.deadlines.body:g} s"
+        raise RequestError(reason, status=408) from None
+    except ClientDisconnect:
+        raise RequestError("the client went away", status=499) from None
+    return bytes(body)

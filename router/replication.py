@@ -1,0 +1,126 @@
+"""Has nodes pull prefixes that other nodes hold, though no request has come for them."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+
+import msgspec
+
+from trunkline.kernels.core import PrefixIndex
+from trunkline.router.body import Prompt
+from trunkline.router.connection import NodeFailure
+from trunkline.router.fetch import fetch
+from trunkline.router.keys import PromptKeys, Seeds
+from trunkline.router.node import Node
+from trunkline.router.nodes import Registry
+from trunkline.router.scheduler.scheduler import Scheduler
+from trunkline.router.tenants import Tenant
+from trunkline.shared.errors import RequestError, TrunklineError
+from trunkline.shared.names import HEADER_PULL_FROM, PULLS_PATH
+from trunkline.shared.namespace import Namespace
+from trunkline.shared.pull import Brought, PullFrom
+from trunkline.shared.replicate import Copy, Replicated
+
+CONNECT_S = 3.0
+SLACK_S = 5.0
+"""For a node to answer after an order's own deadline."""
+MAX_ANSWER_BYTES = 1 << 16
+
+
+class OrderFailed(TrunklineError):
+    """A node did not do as it was told: it refused, or did not answer."""
+
+
+class Replication:
+    """Used on the event loop."""
+
+    def __init__(self, registry: Registry, index: PrefixIndex, scheduler: Scheduler) -> None:
+        self._registry = registry
+        self._index = index
+        self._scheduler = scheduler
+        self._seeds = Seeds()
+
+    async def replicate(self, prompt: Prompt, body: bytes, tenant: Tenant, count: int, timeout_s: float) -> Replicated:
+        """The `count` least busy nodes that lack some of the prompt pull it from the one that has most of it.
+
+        `body`: how nodes are told of the prompt. Raises RequestError 404 if nobody has any of it, or the model.
+        """
+        candidates = self._registry.candidates(prompt.model)
+        if not candidates:
+            raise self._registry.missing(prompt.model)
+        keys = PromptKeys(prompt, tenant.salt, self._seeds, bytes_per_token=1.0)
+        held: dict[Node, int] = {}
+        spaces = {node: namespace for node in candidates if (namespace := namespace_of(node, prompt.model))}
+        for namespace in set(spaces.values()):
+            found = self.held(keys.chain(namespace))
+            held |= {node: tokens for node, tokens in found.items() if spaces.get(node) == namespace}
+        source = max((node for node in held if node.transfer), key=held.__getitem__, default=None)
+        if source is None:
+            raise RequestError("no node that lends pages holds a page of this prefix", status=404)
+        tokens = held[source]
+        alike = [node for node, namespace in spaces.items() if namespace == spaces[source]]
+        takers = self.by_load(node for node in alike if node.transfer and held.get(node, 0) < tokens)[:count]
+        jobs = [
+            self._copy(taker, PullFrom(source.transfer, tokens), body, tenant.headers, timeout_s) for taker in takers
+        ]
+        copies = await asyncio.gather(*jobs)
+        having = sorted(node.name for node in alike if held.get(node, 0) >= tokens)
+        return Replicated(prompt.model, tokens, source.name, having, copies)
+
+    def held(self, chain: bytes) -> dict[Node, int]:
+        """Tokens of the chain that nodes hold, as their summaries say."""
+        flat = iter(memoryview(self._index.match(chain)).cast("I"))
+        sums = {node: device + host + disk for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)}
+        return {node: sums[node.index] for node in self._registry.nodes if node.index in sums}
+
+    def by_load(self, nodes: Iterable[Node]) -> list[Node]:
+        """The least busy first."""
+        now = time.monotonic()
+        return sorted(nodes, key=lambda node: self.load_s(node, now))
+
+    def load_s(self, node: Node, now: float) -> tuple[float, float]:
+        """Seconds that a request waits there, and the share of its time that it is busy."""
+        load = self._scheduler.load_of(node)
+        load.settle()
+        return load.wait_s, load.utilisation(now)
+
+    async def order(self, taker: Node, source: PullFrom, body: bytes, headers: bytes, timeout_s: float) -> Brought:
+        """`headers`: whole lines, that say who asks and for which tenant. Raises OrderFailed."""
+        lines = f"{HEADER_PULL_FROM}: {source}\r\n".encode() + headers
+        try:
+            async with asyncio.timeout(timeout_s + SLACK_S):
+                status, answer = await fetch(
+                    taker.url + PULLS_PATH, MAX_ANSWER_BYTES, CONNECT_S, lines, method=b"POST", body=body
+                )
+        except TimeoutError:
+            raise OrderFailed(f"no answer within {timeout_s + SLACK_S:g} s") from None
+        except NodeFailure as failure:
+            raise OrderFailed(str(failure)) from None
+        if status != HTTPStatus.OK:
+            raise OrderFailed(f"answers {status}: {message_of(answer)}")
+        try:
+            return msgspec.json.decode(answer, type=Brought)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise OrderFailed(f"its answer does not decode: {error}") from None
+
+    async def _copy(self, taker: Node, source: PullFrom, body: bytes, headers: bytes, timeout_s: float) -> Copy:
+        try:
+            brought = await self.order(taker, source, body, headers, timeout_s)
+        except OrderFailed as error:
+            return Copy(taker.name, error=str(error))
+        return Copy(taker.name, brought.held, brought.pulled, brought.seconds)
+
+
+def namespace_of(node: Node, model: str) -> Namespace | None:
+    """Of the model there. None: not known."""
+    served = (node.models or {}).get(model)
+    return served.namespace if served is not None else None
+
+
+def message_of(answer: bytes) -> str:
+    """What a node says is wrong."""
+    try:
+        return str(msgspec.json.decode(answer)["error"]["message"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return answer[:200].decode(errors="replace").strip()
