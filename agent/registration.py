@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from trunkline.shared import lease
 from trunkline.shared.lease import RENEW_S, Kind, Member
-from trunkline.shared.registry import RegistryAddress, explained
+from trunkline.shared.registry import LONGEST_PAUSE_S, RegistryAddress, explained
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_FIRST_PAUSE_S = 0.1
 _RELEASE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Registration:
             except (RedisError, OSError, TimeoutError) as error:
                 self._failed(explained(error))
                 await self._wait(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _wait(self, seconds: float) -> None:
         try:

@@ -38,7 +38,7 @@ def router(
         Path | None, typer.Option(help="Secret shared with the agents; else TRUNKLINE_CLUSTER_SECRET.")
     ] = None,
     registry: Annotated[
-        str | None, typer.Option(help="Redis where agents and routers register: redis://host:port/db, or rediss://")
+        str | None, typer.Option(help="Redis where agents and routers register: redis://host:port/db, rediss://, redis+sentinel://")
     ] = None,
     registry_password_file: Annotated[
         Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")

@@ -3,32 +3,56 @@ every message."""
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.sentinel import primary
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 PASSWORD_VARIABLE = "TRUNKLINE_REGISTRY_PASSWORD"  # noqa: S105  # The name of the variable.
+SENTINEL_PASSWORD_VARIABLE = "TRUNKLINE_SENTINEL_PASSWORD"  # noqa: S105  # Likewise.
 ANSWER_S = 1.0
 """For a connection, and for each group of commands. A server that hangs is given up after this."""
-_SCHEMES = ("redis", "rediss", "unix")
-_OPTIONS = {"redis": (), "rediss": ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"), "unix": ("db",)}
-_FORM = "redis://host:port/db, rediss://host:port/db or unix:///path?db=0"
+LONGEST_PAUSE_S = 1.0
+"""Between two attempts to connect. Registry and load are right again soon after there is a server again."""
+_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_OPTIONS = {
+    "redis": (),
+    "rediss": _TLS_OPTIONS,
+    "unix": ("db",),
+    "redis+sentinel": (),
+    "rediss+sentinel": _TLS_OPTIONS,
+}
+_PORTS = {"redis": 6379, "rediss": 6379, "redis+sentinel": 26379, "rediss+sentinel": 26379}
+_FORM = (
+    "redis://host:port/db, rediss://host:port/db, unix:///path?db=0 or redis+sentinel://host:port,host:port/service/db"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryAddress:
-    """A Redis server and a database number in it. One database belongs to one cluster. `str` shows no secret."""
+    """A Redis server, or its sentinels, and a database number. One database belongs to one cluster. `str` shows no
+    secret."""
 
     shown: str
     database: int
-    url: str = field(repr=False)
+    head: str = field(repr=False)
+    """Of a server's URL: what comes before host and port."""
+    hosts: tuple[str, ...]
+    """With ports. One, or none where the path is all, or the sentinels'."""
+    tail: str = field(repr=False)
+    """Of a server's URL: what comes after host and port."""
     password: str | None = field(repr=False)
+    service: str = ""
+    """That sentinels are asked for; empty: the one host is the server itself."""
+    sentinel_password: str | None = field(repr=False, default=None)
 
     def __str__(self) -> str:
         return self.shown
@@ -38,47 +62,57 @@ class RegistryAddress:
         """Of every key and channel. Channels are not of a database, so its number is in the name."""
         return f"trunkline:{self.database}"
 
-    def connect(self) -> "Redis":
-        """A client, not connected yet. It does not retry, and an answer has no deadline: that is for `answering`."""
-        # Imported here: it takes a tenth of a second, and most processes have no registry.
-        from redis.asyncio import Redis
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        return Redis.from_url(
-            self.url,
-            password=self.password,
-            # Given one it sends through asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
-            socket_timeout=None,
-            socket_connect_timeout=ANSWER_S,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=8,
-        )
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator["Redis"]:
+        """A client of the server that is the primary now, not connected yet. It does not retry, and an answer has no
+        deadline: that is for `answering`. Raises RedisError where sentinels know no primary."""
+        host = "".join(self.hosts)
+        if self.service:
+            scheme, options = self.head.partition("://")[0], self.tail.partition("?")[2]
+            sentinels = [_client(f"{scheme}://{host}?{options}", self.sentinel_password) for host in self.hosts]
+            name, port = await primary(sentinels, self.service, ANSWER_S / 2)
+            host = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        async with _client(f"{self.head}{host}{self.tail}", self.password) as redis:
+            yield redis
 
 
 def registry_address(url: str, password_file: Path | None) -> RegistryAddress:
-    """Checks a `--registry`. The password is that of the file, else of the environment, else of the URL.
+    """Checks a `--registry`. The password is that of the file, else of the environment, else of the URL; that of
+    sentinels is of the environment alone.
 
-    Raises ConfigError, which never shows the password.
+    Raises ConfigError, which never shows a password.
     """
+    scheme = url.partition("://")[0]
+    if scheme not in _OPTIONS:
+        raise ConfigError(f"--registry is not of the form {_FORM}")
     try:
         parts = urlsplit(url)
-        port = parts.port
+        hosts = _hosts(parts)
     except ValueError:  # It quotes the URL.
         raise ConfigError(f"--registry is not of the form {_FORM}") from None
-    if parts.scheme not in _SCHEMES or (not parts.hostname if parts.scheme != "unix" else not parts.path):
-        raise ConfigError(f"--registry {parts.scheme}://... is not of the form {_FORM}")
+    sentinel = scheme.endswith("+sentinel")
+    service, _, path = parts.path.strip("/").partition("/") if sentinel else ("", "", parts.path)
+    named = parts.path if scheme == "unix" else service if sentinel else len(hosts) == 1
+    if not named or not (hosts or scheme == "unix"):
+        raise ConfigError(f"--registry {scheme}://... is not of the form {_FORM}")
     options = parse_qs(parts.query, keep_blank_values=True)
     for name in options:
-        if name not in _OPTIONS[parts.scheme]:
-            raise ConfigError(f"--registry: option {name!r} is none that {parts.scheme}:// takes")
-    database = _database(parts, options)
-    shown = f"unix://{parts.path}" if parts.scheme == "unix" else f"{parts.scheme}://{parts.hostname}:{port or 6379}"
-    query = f"?{parts.query}" if parts.query else ""
+        if name not in _OPTIONS[scheme]:
+            raise ConfigError(f"--registry: option {name!r} is none that {scheme}:// takes")
+    database = _database(options.get("db", ["0"])[0] if scheme == "unix" else path.strip("/") or "0")
+    where = ",".join(hosts) + (f"/{service}" if sentinel else parts.path if scheme == "unix" else "")
     user = f"{parts.username}@" if parts.username else ""
-    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname or ""
-    plain = f"{parts.scheme}://{user}{host}{f':{port}' if port else ''}{parts.path}{query}"
-    return RegistryAddress(f"{shown}/{database}", database, plain, _password(parts, password_file))
+    query = f"?{parts.query}" if parts.query else ""
+    return RegistryAddress(
+        shown=f"{scheme}://{where}/{database}",
+        database=database,
+        head=f"{scheme.removesuffix('+sentinel')}://{user}",
+        hosts=hosts,
+        tail=f"{parts.path if scheme == 'unix' else f'/{database}'}{query}",
+        password=_password(parts, password_file),
+        service=service,
+        sentinel_password=os.environ.get(SENTINEL_PASSWORD_VARIABLE) if sentinel else None,
+    )
 
 
 def answering() -> asyncio.Timeout:
@@ -90,12 +124,44 @@ def explained(error: BaseException) -> str:
     """A failure of the registry, for people."""
     text = str(error) or (f"no answer within {ANSWER_S:g} s" if isinstance(error, TimeoutError) else repr(error))
     if "HELLO" in text or "password" in text:
-        return f"it wants a password, or another one (--registry-password-file or {PASSWORD_VARIABLE}): {text}"
+        where = (
+            SENTINEL_PASSWORD_VARIABLE if "sentinels" in text else f"--registry-password-file or {PASSWORD_VARIABLE}"
+        )
+        return f"it wants a password, or another one ({where}): {text}".rstrip(".")
     return text.rstrip(".")
 
 
-def _database(parts: SplitResult, options: dict[str, list[str]]) -> int:
-    text = options.get("db", ["0"])[0] if parts.scheme == "unix" else parts.path.strip("/") or "0"
+def _client(url: str, password: str | None) -> "Redis":
+    # Imported here: it takes a tenth of a second, and most processes have no registry.
+    from redis.asyncio import Redis
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
+    return Redis.from_url(
+        url,
+        password=password,
+        # Given one it sends through asyncio.wait_for, which in Python 3.11 may swallow a cancellation.
+        socket_timeout=None,
+        socket_connect_timeout=ANSWER_S,
+        retry=Retry(NoBackoff(), 0),
+        max_connections=8,
+    )
+
+
+def _hosts(parts: SplitResult) -> tuple[str, ...]:
+    """With ports. Raises ValueError where one is none."""
+    names = parts.netloc.rpartition("@")[2]
+    found = []
+    for name in names.split(",") if names else ():
+        one = urlsplit(f"//{name}")
+        if not one.hostname:
+            raise ValueError(name)
+        host = f"[{one.hostname}]" if ":" in one.hostname else one.hostname
+        found.append(f"{host}:{one.port or _PORTS[parts.scheme]}")
+    return tuple(found)
+
+
+def _database(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
         raise ConfigError(f"--registry: database {text[:40]!r} is not a number")
     return int(text)

@@ -16,15 +16,19 @@ from trunkline.shared.registry import RegistryAddress, registry_address
 START_S = 20.0
 
 
+def redis_executable() -> str:
+    executable = shutil.which("redis-server")
+    if executable is None:
+        raise FileNotFoundError("redis-server is not installed: `make redis` says how")
+    return executable
+
+
 class RedisServer:
     """Listens on a socket in a folder of its own, so that no two tests share a port."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        executable = shutil.which("redis-server")
-        if executable is None:
-            raise FileNotFoundError("redis-server is not installed: `make redis` says how")
         self.path = folder / "redis.sock"
-        self._command = [executable, "--port", "0", "--save", "", "--unixsocket", str(self.path), *options]
+        self._command = [redis_executable(), "--port", "0", "--save", "", "--unixsocket", str(self.path), *options]
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +67,7 @@ class RedisServer:
     def command(self, *words: str) -> bytes:
         """An inline command; the raw answer."""
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(5.0)
+            sock.settimeout(20.0)
             sock.connect(str(self.path))
             sock.sendall(" ".join(words).encode() + b"\r\n")
             return sock.recv(1 << 16)

@@ -26,7 +26,7 @@ from trunkline.router.timing import jittered
 from trunkline.shared import lease
 from trunkline.shared.errors import WireError
 from trunkline.shared.lease import RENEW_S, Kind, Member
-from trunkline.shared.registry import RegistryAddress, answering, explained
+from trunkline.shared.registry import LONGEST_PAUSE_S, RegistryAddress, answering, explained
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -38,7 +38,7 @@ WHOLE_S = 0.5
 ECHO_S = 2.0
 """Own batches that do not come back for so long: the connection is made anew."""
 _LISTEN_S = 0.25
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_FIRST_PAUSE_S = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,8 @@ class Link:
         self._peers = peers
         self._clock = clock
         self._echo_at = 0.0
+        self._echoed = self._leased = False
+        """Since the last attempt to connect."""
         self._pending = asyncio.Event()
         self._whole = False
         """Somebody asked for a whole batch."""
@@ -113,7 +115,7 @@ class Link:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError  # Something failed as well, while the connections were closed.
-            pause = _FIRST_PAUSE_S if self._clock() - began > ECHO_S * 2 else min(pause * 2, _LONGEST_PAUSE_S)
+            pause = _FIRST_PAUSE_S if self._clock() - began > ECHO_S * 2 else min(pause * 2, LONGEST_PAUSE_S)
             await self._wait(jittered(pause))
 
     async def _serve(self, redis: "Redis") -> None:
@@ -122,6 +124,7 @@ class Link:
                 await subscription.subscribe(lease.channel(self._address.prefix), self._channel)
                 await redis.publish(self._channel, encode(Hello(REPLICAS_VERSION, self._member.id)))
             self._echo_at = self._clock()
+            self._echoed = self._leased = False
             # Not a TaskGroup: in Python 3.11 one whose child fails while it is cancelled tells of the failure alone.
             tasks = [
                 asyncio.create_task(part)
@@ -180,7 +183,8 @@ class Link:
             await self._membership.apply(await lease.listing(redis, prefix, Kind.NODE))
             routers = await lease.listing(redis, prefix, Kind.ROUTER)
             self.routers = {member.id: member for member in routers if member.id != self._member.id}
-            self.listed = True
+            self.listed = self._leased = True
+            self._check()
             await asyncio.sleep(jittered(RENEW_S))
 
     async def _publish(self, redis: "Redis") -> None:
@@ -213,8 +217,12 @@ class Link:
             log.warning("router %s was not heard of for %g s: its share of the load is void", router, lease.LEASE_S)
 
     def _echo(self) -> None:
-        self._echo_at = self._clock()
-        if not self.connected:
+        self._echo_at, self._echoed = self._clock(), True
+        self._check()
+
+    def _check(self) -> None:
+        """A server that is full passes batches on, and takes no lease."""
+        if self._echoed and self._leased and not self.connected:
             self.connected, self.error = True, ""
             log.info("registry %s: connected", self._address)
 

@@ -18,7 +18,7 @@ from trunkline.router.tenants import Tenants
 
 FAST = Timing(probe_s=0.05, probe_timeout_s=0.5, probe_backoff_s=0.1)
 PATIENT = Deadlines(drain=2.0)
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 

@@ -20,7 +20,7 @@ from trunkline.shared.registry import PASSWORD_VARIABLE, RegistryAddress, regist
         ("redis://h", "redis://h:6379/0", "trunkline:0"),
         ("redis://h:7000/3", "redis://h:7000/3", "trunkline:3"),
         ("rediss://h:7000/3?ssl_ca_certs=/ca.pem", "rediss://h:7000/3", "trunkline:3"),
-        ("redis://user:hunter2@[::1]:7000", "redis://::1:7000/0", "trunkline:0"),
+        ("redis://user:hunter2@[::1]:7000", "redis://[::1]:7000/0", "trunkline:0"),
         ("unix:///run/redis.sock?db=2", "unix:///run/redis.sock/2", "trunkline:2"),
     ],
 )

@@ -2,39 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.redis_server import RedisServer, redis_server
 from tests.router.fakes import FakeAgent
-from tests.router.serving import Served, ask, chat, request, run, serving, until
+from tests.router.replicas.fleet import fleet, get, link, quick, ready, registered, replicas, running, settled
+from tests.router.serving import ask, chat, request, run, serving, until
 from trunkline.agent.registration import Registration, Registry
 from trunkline.router.replicas import link as link_module
 from trunkline.router.replicas.link import Link
-from trunkline.router.replicas.replicas import Replicas
 from trunkline.router.tenants import Tenants
 from trunkline.router.timing import Timing
-from trunkline.shared import lease, registry
 
 SECRET = "a secret of the whole cluster"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same story in less time."""
-    monkeypatch.setattr(lease, "LEASE_S", 0.8)
-    monkeypatch.setattr("trunkline.router.replicas.peers.LEASE_S", 0.8)
-    monkeypatch.setattr("trunkline.agent.registration.RENEW_S", 0.2)
-    monkeypatch.setattr(link_module, "RENEW_S", 0.2)
-    monkeypatch.setattr(link_module, "WHOLE_S", 0.1)
-    monkeypatch.setattr(link_module, "ECHO_S", 0.6)
-    monkeypatch.setattr(link_module, "_LISTEN_S", 0.05)
-    monkeypatch.setattr(link_module, "_LONGEST_PAUSE_S", 0.2)
-    monkeypatch.setattr(registry, "ANSWER_S", 0.4)
-    # Not less: on a busy machine a router would start with less than there is to know.
-    monkeypatch.setattr("trunkline.router.warmup.DEADLINE_S", 60.0)
+def less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
 
 
 @pytest.fixture
@@ -43,64 +31,11 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-@asynccontextmanager
-async def registered(redis: RedisServer, agent: FakeAgent, secret: str | None = None) -> AsyncIterator[Registration]:
-    registration = Registration(Registry(redis.address, agent.url), agent.name, agent.publisher.epoch, secret)
-    registration.start()
-    try:
-        yield registration
-    finally:
-        await registration.close()
-
-
-@asynccontextmanager
-async def fleet(
-    redis: RedisServer, routers: int = 2, nodes: int = 2
-) -> AsyncIterator[tuple[list[Served], list[FakeAgent]]]:
-    """Everybody knows everybody, and every router is ready."""
-    async with AsyncExitStack() as stack:
-        agents = [await stack.enter_async_context(FakeAgent(f"n{index}")) for index in range(nodes)]
-        for agent in agents:
-            await stack.enter_async_context(registered(redis, agent))
-        served = [await stack.enter_async_context(serving([], registry=redis.address)) for _ in range(routers)]
-        await until(lambda: all(settled(router, nodes, routers - 1) for router in served))
-        await until(lambda: not any(router.router.context.warmup.missing() for router in served))
-        yield served, agents
-
-
-def replicas(router: Served) -> Replicas:
-    found = router.router.context.replicas
-    assert found is not None
-    return found
-
-
-def link(router: Served) -> Link:
-    return replicas(router).link
-
-
-def ready(router: Served) -> int:
-    return len(router.router.context.registry.candidates("fake"))
-
-
-def settled(router: Served, nodes: int, others: int) -> bool:
-    return ready(router) == nodes and len(replicas(router).peers.heard()) == others and link(router).connected
-
-
-def running(router: Served) -> int:
-    """What this router takes to be under way in the fleet, whoever placed it."""
-    context = router.router.context
-    return round(sum(context.scheduler.load_of(node).fill for node in context.registry.nodes) * 64)
-
-
-def get(path: str) -> bytes:
-    return request(path, b"", method="GET")
-
-
 def test_nodes_join_serve_and_leave(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with FakeAgent("n0") as agent, serving([], registry=redis.address) as router:
             assert (await ask(router.port, request())).status == 503, "not 404: a node may come that serves it"
-            async with registered(redis, agent) as registration:
+            async with registered(redis.address, agent) as registration:
                 await until(lambda: ready(router) == 1)
                 assert registration.registered
                 assert (await ask(router.port, request())).headers["x-trunkline-node"] == "n0"
@@ -120,7 +55,7 @@ def test_a_node_that_leaves_is_looked_at_at_once(redis: RedisServer, monkeypatch
         async with (
             FakeAgent("n0") as agent,
             serving([], registry=redis.address) as router,
-            registered(redis, agent) as registration,
+            registered(redis.address, agent) as registration,
         ):
             await until(lambda: ready(router) == 1)
             agent.ready = False
@@ -150,12 +85,12 @@ def test_a_restarted_node_is_the_same_node(redis: RedisServer) -> None:
         async with (
             FakeAgent("n0") as agent,
             serving([], registry=redis.address) as router,
-            registered(redis, agent),
+            registered(redis.address, agent),
         ):
             await until(lambda: ready(router) == 1)
             node = router.router.context.registry.nodes[0]
             await agent.restart()
-            async with registered(redis, agent):
+            async with registered(redis.address, agent):
                 await until(lambda: node.info is not None and node.info.epoch == agent.publisher.epoch)
                 await until(lambda: ready(router) == 1)
                 assert router.router.context.registry.nodes == (node,)
@@ -165,7 +100,7 @@ def test_a_restarted_node_is_the_same_node(redis: RedisServer) -> None:
 
 def test_routers_count_each_others_requests(redis: RedisServer) -> None:
     async def main() -> None:
-        async with fleet(redis) as ((one, other), agents):
+        async with fleet(redis.address) as ((one, other), agents):
             for agent in agents:
                 agent.delay_s = 0.5
             asking = [asyncio.create_task(ask(one.port, request(body=chat(f"question {index}")))) for index in range(6)]
@@ -186,7 +121,7 @@ def test_a_burst_over_two_routers_goes_to_one_node(redis: RedisServer) -> None:
     """The claim of the first placement is known to the other router before the second request comes."""
 
     async def main() -> None:
-        async with fleet(redis, nodes=4) as ((one, other), _):
+        async with fleet(redis.address, nodes=4) as ((one, other), _):
             for number in range(5):
                 body = chat(f"{number} " * 2000)
                 first = await ask(one.port, request(body=body))
@@ -201,7 +136,7 @@ def test_a_burst_over_two_routers_goes_to_one_node(redis: RedisServer) -> None:
 
 def test_the_load_of_a_router_that_dies_is_void(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with fleet(redis) as ((one, other), agents):
+        async with fleet(redis.address) as ((one, other), agents):
             for agent in agents:
                 agent.delay_s = 3.0
             asking = asyncio.create_task(ask(one.port, request()))
@@ -220,7 +155,7 @@ def test_the_load_of_a_router_that_dies_is_void(redis: RedisServer, caplog: pyte
 
 def test_a_router_that_leaves_says_so(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with fleet(redis, routers=1) as ((one,), _):
+        async with fleet(redis.address, routers=1) as ((one,), _):
             async with serving([], registry=redis.address):
                 await until(lambda: len(replicas(one).peers.heard()) == 1)
             await until(lambda: "leaves" in caplog.text)
@@ -234,7 +169,7 @@ def test_a_router_that_starts_knows_everything_before_it_is_ready(redis: RedisSe
     """Nodes, their summaries, and what the other router has under way."""
 
     async def main() -> None:
-        async with fleet(redis, routers=1, nodes=3) as ((one,), agents):
+        async with fleet(redis.address, routers=1, nodes=3) as ((one,), agents):
             for agent in agents:
                 agent.delay_s = 2.0
             asking = asyncio.create_task(ask(one.port, request()))
@@ -258,7 +193,7 @@ def test_without_redis_service_goes_on_loudly_and_heals(
     redis: RedisServer, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with fleet(redis) as ((one, other), _agents):
+        async with fleet(redis.address) as ((one, other), _agents):
             for _ in range(2):
                 before = [link(router).losses for router in (one, other)]
                 (redis.kill if how == "kill" else redis.freeze)()
@@ -292,9 +227,11 @@ def test_without_redis_service_goes_on_loudly_and_heals(
 def test_a_failure_while_it_is_cancelled_does_not_keep_it_alive(
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fails_when_cancelled(_: Link, __: object) -> None:
+    renew = Link._renew
+
+    async def fails_when_cancelled(self: Link, redis: Redis) -> None:
         try:
-            await asyncio.Event().wait()
+            await renew(self, redis)
         except asyncio.CancelledError:
             raise ConnectionError("the connection broke as well") from None
 
@@ -321,7 +258,7 @@ def test_a_flushed_redis_heals(redis: RedisServer, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(link_module, "ECHO_S", 30.0)
 
     async def main() -> None:
-        async with fleet(redis) as ((one, other), _agents):
+        async with fleet(redis.address) as ((one, other), _agents):
             for _ in range(3):
                 redis.command("FLUSHALL")
                 for router in (one, other):
@@ -334,14 +271,44 @@ def test_a_flushed_redis_heals(redis: RedisServer, monkeypatch: pytest.MonkeyPat
     run(main())
 
 
+@pytest.mark.parametrize("how", ["full", "slow"])
+def test_a_redis_that_is_full_or_slow(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A full one passes batches on and takes no lease: it does not work."""
+
+    async def main() -> None:
+        with redis_server("--enable-debug-command", "local") as redis:
+            async with fleet(redis.address) as ((one, other), _agents):
+                if how == "full":
+                    assert redis.command("CONFIG", "SET", "maxmemory", "1") == b"+OK\r\n"
+                    sleeping = None
+                else:
+                    sleeping = asyncio.create_task(asyncio.to_thread(redis.command, "DEBUG", "SLEEP", "3"))
+                await until(lambda: not link(one).connected and not link(other).connected)
+                losses = link(one).losses
+                for router in (one, other):
+                    for _ in range(5):
+                        assert (await ask(router.port, request())).status == 200
+                    degraded = (await ask(router.port, get("/readyz"))).json["degraded"]
+                    assert any("registry unix://" in entry for entry in degraded)
+                if sleeping is None:
+                    assert link(one).losses == losses, "it does not come and go"
+                    redis.command("CONFIG", "SET", "maxmemory", "0")
+                else:
+                    await sleeping
+                await until(lambda: settled(one, 2, 1) and settled(other, 2, 1))
+
+    run(main())
+    assert ("used memory > 'maxmemory'" if how == "full" else "within") in caplog.text
+
+
 def test_a_node_without_a_lease_is_kept_while_it_serves(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with FakeAgent("n0") as agent, serving([], registry=redis.address) as router:
-            async with registered(redis, agent):
+            async with registered(redis.address, agent):
                 await until(lambda: ready(router) == 1)
             await until(lambda: len(replicas(router).membership.unlisted) == 1)
             assert (await ask(router.port, request())).status == 200
-            async with registered(redis, agent):
+            async with registered(redis.address, agent):
                 await until(lambda: not replicas(router).membership.unlisted)
 
     run(main())
@@ -356,8 +323,8 @@ def test_a_member_that_does_not_know_the_secret_is_refused(
         async with FakeAgent("thief") as thief, FakeAgent("n0", secret=SECRET) as agent:
             async with (
                 serving([], registry=redis.address, tenants=tenants) as router,
-                registered(redis, thief),
-                registered(redis, agent, SECRET),
+                registered(redis.address, thief),
+                registered(redis.address, agent, SECRET),
             ):
                 await until(lambda: ready(router) == 1 and len(replicas(router).membership.refused) == 1)
                 assert [node.name for node in router.router.context.registry.nodes] == ["n0"]
@@ -369,7 +336,7 @@ def test_a_member_that_does_not_know_the_secret_is_refused(
 
 def test_garbage_in_redis_is_counted_and_ignored(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with fleet(redis, routers=1, nodes=1) as ((router,), _):
+        async with fleet(redis.address, routers=1, nodes=1) as ((router,), _):
             redis.command("SET", "trunkline:0:node:junk", "not-json")
             redis.command("SADD", "trunkline:0:nodes", "junk")
             redis.command("SET", "trunkline:0:node:bad", '\'{"kind":"node","id":"bad","url":"ftp://x","name":"bad"}\'')
