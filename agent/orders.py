@@ -6,6 +6,7 @@ from functools import partial
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.pull import Pull
 from trunkline.agent.engine.base import Engine
 from trunkline.agent.prepare import Prompt
 from trunkline.shared.errors import Overloaded, RequestError
@@ -68,20 +69,24 @@ class Orders:
     async def _bring(self, chain: Chain, held: int) -> None:
         """Pull after pull: a holder may lend a part at a time, and one takes no more than half of the host."""
         while held < len(chain.keys):
-            while not await self._engine.on_cache(lambda cache: cache.lift(chain)):  # noqa: ASYNC110
+            while not await self._engine.on_cache(lambda cache: cache.ordered.lift(chain)):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
-            pull = await self._engine.on_cache(lambda cache: cache.pull(chain))
+            pull = await self._engine.on_cache(lambda cache: cache.ordered.pull(chain))
             if pull is None:
                 return
             try:
                 while pull.pending:  # noqa: ASYNC110  # Another thread says so.
                     await asyncio.sleep(LOOK_S)
             finally:
-                await self._engine.on_cache(partial(PageCache.leave_pull, pull=pull))
+                await self._engine.on_cache(partial(_leave, pull))
             before, held = held, await self._settle(chain)
             if held == before:
                 return
 
     async def _settle(self, chain: Chain) -> int:
         """Pages of it that are here."""
-        return await self._engine.on_cache(lambda cache: cache.settle(chain))
+        return await self._engine.on_cache(lambda cache: cache.ordered.settle(chain))
+
+
+def _leave(pull: Pull, cache: PageCache) -> None:
+    cache.ordered.leave(pull)

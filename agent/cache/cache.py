@@ -8,34 +8,33 @@ With tiers below the device, idle pages are copied there before their room is ne
 see `migration.py`. What a sequence computes on is always on the device.
 """
 
-import logging
-import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
-from trunkline.agent.cache.counters import TierCounters
+from trunkline.agent.cache.counters import TierCounters, TierRates
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.level import DeviceLevel, Level
 from trunkline.agent.cache.lower import LowerTiers
+from trunkline.agent.cache.matching import Matching
 from trunkline.agent.cache.migration import Migration
+from trunkline.agent.cache.ordered import Ordered
 from trunkline.agent.cache.peers import Peers
+from trunkline.agent.cache.pinned import Pinned
 from trunkline.agent.cache.preload import Preload, PreloadSettings
-from trunkline.agent.cache.pull import Pull
 from trunkline.agent.cache.sink import SummarySink
+from trunkline.agent.cache.texts import by_page
+from trunkline.agent.cache.usage import Usage
 from trunkline.agent.cache.visits import Visits
 from trunkline.agent.cache.window import Window
 from trunkline.kernels.core import PagePool
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import TierLoad
-
-log = logging.getLogger(__name__)
 
 
 class PageCache:
@@ -63,13 +62,15 @@ class PageCache:
         self._visits = Visits(pages)
         self._device = DeviceLevel(pages, self._visits, closed=window is None)
         self.pool: PagePool = self._device.pool
-        self.false_hits = 0
-        """Matches that ended because a key was there, but not for these tokens after this parent."""
         self.prefill_rate = 0.0
         """Tokens per second that the engine computes, as it says; 0: not known yet."""
         self._catalog = Catalog(sink)
         self._migration = Migration(self._catalog, self._device, lower, self._visits) if lower else None
         self._preload = Preload(preload, self.find, self._bring, lower.clock) if lower else None
+        self._matching = Matching(self._catalog)
+        self._usage = Usage(self._visits, self._device, self._migration)
+        self.ordered = Ordered(self._matching, self._usage, self._device, self._migration)
+        self.pinned = Pinned(self._catalog, self._visits.protected)
 
     def match(self, request: Chain) -> list[int]:
         """Pages of the longest verified prefix on the device, a reference taken on each.
@@ -78,13 +79,13 @@ class PageCache:
         at most (n - 1) // 16 pages. What follows in lower tiers, verified likewise, is noted for `fetch`.
         With a window, only those are returned that are still attended to, after a GONE for each one before them.
         """
-        entries = self._verified(request, max(0, len(request.tokens) - 1) // PAGE_TOKENS)
+        entries = self._matching.prefix(request, max(0, len(request.tokens) - 1) // PAGE_TOKENS)
         if self.window is not None:
             return self._match_window(request, entries, self.window)
         pages = [entry.page for entry in entries if entry.page != GONE]
         request.below = entries[len(pages) :]
         self._device.hold(pages)
-        self._follow(request, entries[: len(pages)])
+        self._matching.follow(request, entries[: len(pages)])
         return pages
 
     def fetch(self, chain: Chain) -> Fetch | None:
@@ -120,34 +121,6 @@ class PageCache:
         """Nobody waits for it any more."""
         if self._migration is not None:
             self._migration.abandon(fetch)
-
-    def settle(self, chain: Chain) -> int:
-        """How many of the chain's pages are here, in whatever tier. They count as used now, and have its text keys from
-        now on, though no request for it has come."""
-        here = self._verified(chain, len(chain.keys))
-        chain.used = self._visits.blank()
-        pages = [entry.page for entry in here if entry.page != GONE]
-        self._device.hold(pages)
-        self._use(here, chain.used)
-        self._device.let_go(pages)
-        self._follow(chain, here)
-        return len(here)
-
-    def lift(self, chain: Chain) -> bool:
-        """Whether the pages that `settle` has found are all in memory. Those that are not are brought to the host."""
-        below = [one for one in chain.entries if one.page == GONE and one.host is None and one.disk is not None]
-        self.stage(below)
-        return not below
-
-    def pull(self, chain: Chain) -> Pull | None:
-        """Begins to bring to the host what the chain's holder has of it beyond what `settle` has found and `lift` has
-        brought to memory. None: nothing more can come. In the end comes `leave_pull`."""
-        return self._migration.pull(chain) if self._migration is not None else None
-
-    def leave_pull(self, pull: Pull) -> None:
-        """It is not waited for any more."""
-        if self._migration is not None:
-            self._migration.pulls.leave(pull)
 
     def lendable(self) -> PageMemory | None:
         """Where pages lie that others may read. None: without tiers below the device, none does."""
@@ -227,49 +200,22 @@ class PageCache:
     def begin(self, chain: Chain) -> None:
         """A request for the chain, all of it prompt, has come: it is of use what the last `match` has found of it, and
         stays while others can go. In the end comes `end`, or `leave`."""
-        found = chain.entries + chain.below
         if self._preload is not None:
             self._preload.begin(chain.keys)
-        chain.visit = self._visits.begin(chain.keys, len(found))
-        if chain.visit is None:
-            return
-        chain.used = chain.visit.began
-        if found:
-            self._visits.protected.wait(chain.keys[: len(found)])
-            self._use(found, chain.visit.trunk)
+        self._usage.begin(chain)
 
     def leave(self, chain: Chain) -> None:
         """The request that began ends before its turn has come."""
-        if chain.visit is not None:
-            self._visits.protected.waited(chain.keys[: chain.visit.found])
-            chain.visit, chain.used = None, 0
+        self._usage.leave(chain)
 
     def end(self, chain: Chain, pages: Iterable[int], reply_tokens: int) -> None:
         """The request that began is done, and gives back its pages as `release` does."""
-        if chain.visit is not None:
-            found = chain.visit.found
-            self._use(chain.entries[:found], chain.visit.trunk)
-            self._use(chain.entries[found:], self._visits.end(chain.visit, chain.keys, reply_tokens))
-            self.leave(chain)
+        self._usage.end(chain, reply_tokens)
         if self._migration is not None:
             self._migration.computed(chain, self.prefill_rate)
         if self._preload is not None:
             self._preload.end(chain)
         self.release(pages, used=False)
-
-    def pin(self, keys: frozenset[int]) -> None:
-        """Pages under these keys, and no others, are pinned: they stay while others can go. From any thread."""
-        self._visits.protected.pinned = keys
-
-    def held(self, keys: Iterable[int]) -> int:
-        """How many of these pages are in some tier. From any thread; as of now."""
-        entries = self._catalog.entries
-        return sum(key in entries for key in keys)
-
-    @property
-    def most_pinned(self) -> int:
-        """Pages that may be pinned."""
-        return self._visits.protected.most
 
     def release(self, pages: Iterable[int], *, used: bool = True) -> None:
         """One reference less to each. Committed pages stay, evictable once nobody holds them; private ones are freed.
@@ -285,7 +231,7 @@ class PageCache:
             if self.pool.references(page) - count < (self._device.members[page] is not None):
                 raise ValueError(f"page {page} is released more often than it is held")
         if used and (entries := [entry for page in holds if (entry := self._device.members[page])]):
-            self._use(entries, self._visits.blank())
+            self._usage.now(entries)
         self._device.let_go(holds.elements())
 
     def slide(self, chain: Chain, first: int, pages: Sequence[int]) -> None:
@@ -296,28 +242,12 @@ class PageCache:
         self.release(pages, used=False)
 
     def attach_text(self, chain: Chain, keys: bytes, depths: bytes) -> None:
-        """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32, rounded
-        down to whole pages here).
+        """Text keys of this chain, parents first (packed u64), and how many tokens each settles (packed u32). They are
+        published while the pages that they hang on (`texts.by_page`) are resident for this chain, now or later.
 
-        A key is published while the page that ends at its depth is resident for this chain, now or later. It hangs
-        on the page after that one too, where its children begin: a page that many conversations share, such as the
-        end of a system prompt, has no room for the next key of each. A key that settles no page more than its parent
-        is only of use to its children, so it hangs on the page after alone.
         Raises ValueError for buffers of different lengths.
         """
-        try:
-            packed = zip(struct.iter_unpack("<Q", keys), struct.iter_unpack("<I", depths), strict=True)
-            texts = [(key, depth // PAGE_TOKENS) for (key,), (depth,) in packed]
-        except (struct.error, ValueError):
-            raise ValueError(f"{len(keys)} bytes of text keys with {len(depths)} bytes of depths") from None
-        fresh: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        settled = 0
-        for key, pages in texts:
-            if pages > settled:
-                fresh[pages - 1].append((key, pages * PAGE_TOKENS))
-            fresh[pages].append((key, pages * PAGE_TOKENS))
-            settled = pages
-        for index, some in fresh.items():
+        for index, some in by_page(keys, depths).items():
             chain.texts.setdefault(index, []).extend(some)
             if index < len(chain.entries) and self._catalog.has(chain.entries[index]):
                 self._catalog.texts.attach(chain.entries[index], some)
@@ -338,25 +268,14 @@ class PageCache:
         """All tiers' pages, as of now."""
         return (self.stats(), *(self._migration.tiers() if self._migration else ()))
 
-    @property
-    def promote_rate(self) -> float:
-        """Tokens per second whose pages come back from the host tier, as measured; 0: not yet, or there is none."""
-        return self._migration.promote_rate if self._migration else 0.0
+    def rates(self) -> TierRates:
+        """How fast pages come to faster tiers, as measured lately."""
+        return self._migration.rates() if self._migration else TierRates()
 
     @property
-    def disk_rate(self) -> float:
-        """Tokens per second whose pages come from disk to the host tier, as measured; 0: not yet, or there is none."""
-        return self._migration.disk_rate if self._migration else 0.0
-
-    @property
-    def pull_rate(self) -> float:
-        """Tokens per second whose pages come from other nodes, as measured or guessed; 0: none do."""
-        return self._migration.pulls.rate if self._migration else 0.0
-
-    @property
-    def pulling_tokens(self) -> int:
-        """Whose pages are still to come from other nodes."""
-        return self._migration.pulls.coming * PAGE_TOKENS if self._migration else 0
+    def false_hits(self) -> int:
+        """Matches that ended because a key was there, but not for these tokens after this parent."""
+        return self._matching.false_hits
 
     def counters(self) -> TierCounters:
         """What moved between tiers, ever."""
@@ -380,25 +299,6 @@ class PageCache:
             self._migration.check()
         self._catalog.check()
 
-    def _verified(self, chain: Chain, most: int) -> list[Entry]:
-        """The chain's first pages that are in some tier, at most so many: compared, not only found."""
-        entries: list[Entry] = []
-        parent: Entry | None = None
-        find, namespace = self._catalog.entries.get, chain.namespace
-        for key, tokens in zip(islice(chain.keys, most), chain.pages(), strict=False):
-            entry = find(key)
-            if entry is None:
-                break
-            if not entry.continues(parent, namespace, tokens):
-                self.false_hits += 1
-                log.warning(
-                    "false hit: key %016x is of other tokens, after another parent or of another namespace", key
-                )
-                break
-            entries.append(entry)
-            parent = entry
-        return entries
-
     def _store(
         self, entry: Entry | None, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int
     ) -> Entry:
@@ -417,18 +317,8 @@ class PageCache:
         """`stage`, for a request that is only expected: what comes stays as if it had been of use now."""
         coming = self._migration.stage(entries) if self._migration is not None else []
         if coming:
-            self._use(coming, self._visits.blank())
+            self._usage.now(coming)
         return coming
-
-    def _use(self, entries: Sequence[Entry], visit: int) -> None:
-        """The visit has used these, which somebody holds, or which are in lower tiers, or before the window."""
-        for entry in entries:
-            if entry.used < visit:
-                entry.used = visit
-        if self.window is not None:
-            self._device.touched(entries)
-        if self._migration is not None:
-            self._migration.touched(entries)
 
     def _match_window(self, request: Chain, entries: list[Entry], window: Window) -> list[int]:
         """The longest prefix of these verified entries whose tail is on the device. Of the longest whose tail is in any
@@ -439,13 +329,5 @@ class PageCache:
         passed = max(0, reach - window.tail)
         pages = [entry.page for entry in entries[passed:reach]]
         self._device.hold(pages)
-        self._follow(request, entries[:reach])
+        self._matching.follow(request, entries[:reach])
         return [GONE] * passed + pages
-
-    def _follow(self, chain: Chain, entries: list[Entry]) -> None:
-        """The chain's verified pages are now `entries`: its text keys hang on those that it did not have before."""
-        before, chain.entries = chain.entries, entries
-        for index, texts in chain.texts.items():
-            if index < len(entries) and (index >= len(before) or before[index] is not entries[index]):
-                self._catalog.texts.attach(entries[index], texts)
-        self._catalog.flush()

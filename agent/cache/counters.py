@@ -1,4 +1,4 @@
-"""What moved between the tiers of a cache, ever, and what the host tier's memory is."""
+"""What moved between the tiers of a cache, ever, how fast it does, and what the host tier's memory is."""
 
 from dataclasses import dataclass, field
 
@@ -80,3 +80,17 @@ class TierCounters:
     """Of it, in huge pages."""
     host_pinned: bool = False
     """Whether a GPU may copy from and to it by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierRates:
+    """Tokens per second whose pages come to a faster tier, as measured; 0: not yet, or there is none to come from."""
+
+    promote: float = 0.0
+    """From the host to the device."""
+    disk: float = 0.0
+    """From disk to the host."""
+    pull: float = 0.0
+    """From other nodes to the host; a guess before any came."""
+    pulling_tokens: int = 0
+    """Whose pages are still to come from other nodes."""

@@ -18,7 +18,7 @@ from trunkline.agent.cache.admission import Admission
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.choices import Choices
-from trunkline.agent.cache.counters import RouteCounters, TierCounters
+from trunkline.agent.cache.counters import RouteCounters, TierCounters, TierRates
 from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
@@ -173,15 +173,14 @@ class Migration:
     def tiers(self) -> tuple[TierLoad, ...]:
         return (self.host.stats(), *((self._disk.level.stats(),) if self._disk else ()))
 
-    @property
-    def promote_rate(self) -> float:
-        """Tokens per second from the host to the device, as measured; 0: not yet."""
-        return self._up.speed.pages_per_s * PAGE_TOKENS
-
-    @property
-    def disk_rate(self) -> float:
-        """Tokens per second from disk to the host, as measured; 0: not yet, or there is no disk."""
-        return self._disk.up.speed.pages_per_s * PAGE_TOKENS if self._disk else 0.0
+    def rates(self) -> TierRates:
+        """How fast pages come to faster tiers, as measured lately."""
+        return TierRates(
+            promote=self._up.speed.pages_per_s * PAGE_TOKENS,
+            disk=self._disk.up.speed.pages_per_s * PAGE_TOKENS if self._disk else 0.0,
+            pull=self.pulls.rate,
+            pulling_tokens=self.pulls.coming * PAGE_TOKENS,
+        )
 
     def counters(self) -> TierCounters:
         """What moved, ever."""

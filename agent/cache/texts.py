@@ -1,15 +1,17 @@
 """Which text keys hang on which resident page.
 
-The same text key can hang on several pages: on neighbours (see `PageCache.attach_text`), and where equal text settled
+The same text key can hang on several pages: on neighbours (see `by_page`), and where equal text settled
 at different depths or was rendered into other tokens on another day. It is published once, with the depth that it has
 on the page that has had it longest and in that page's tier, until the last of them goes.
 """
 
+import struct
+from collections import defaultdict
 from collections.abc import Iterable
 
 from trunkline.agent.cache.entry import Entry
 from trunkline.agent.cache.publisher import Publisher
-from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE
+from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS
 
 
 class TextKeys:
@@ -94,3 +96,27 @@ class TextKeys:
             self._publisher.stored(key, depth, first.tier)
         elif first.tier is not pages[0][0].tier:
             self._publisher.moved(key, first.tier)
+
+
+def by_page(keys: bytes, depths: bytes) -> dict[int, list[tuple[int, int]]]:
+    """On which pages of a chain, by index, its text keys hang, each with its depth.
+
+    `keys`: parents first (packed u64). `depths`: how many tokens each settles (packed u32); only whole pages count.
+    A key hangs on the page that ends at its depth. It hangs on the page after that one too, where its children begin: a
+    page that many conversations share, such as the end of a system prompt, has no room for the next key of each. A key
+    that settles no page more than its parent is only of use to its children, so it hangs on the page after alone.
+    Raises ValueError for buffers of different lengths.
+    """
+    try:
+        packed = zip(struct.iter_unpack("<Q", keys), struct.iter_unpack("<I", depths), strict=True)
+        texts = [(key, depth // PAGE_TOKENS) for (key,), (depth,) in packed]
+    except (struct.error, ValueError):
+        raise ValueError(f"{len(keys)} bytes of text keys with {len(depths)} bytes of depths") from None
+    hanging: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    settled = 0
+    for key, pages in texts:
+        if pages > settled:
+            hanging[pages - 1].append((key, pages * PAGE_TOKENS))
+        hanging[pages].append((key, pages * PAGE_TOKENS))
+        settled = pages
+    return hanging

@@ -67,7 +67,8 @@ class FakeEngine(Engine):
         self.page_bytes = 4096
         self.limits = EngineLimits()
         self.memory = None
-        self.pinning = self.cache = PageCache(40, Unheard())
+        self.cache = PageCache(40, Unheard())
+        self.pinning = self.cache.pinned
         self.script = script
         self.room = room
         self.alive = True

@@ -37,12 +37,12 @@ def test_what_is_pinned_is_said_kept_and_let_go(text_model: TextModel) -> None:
             assert (pin["id"], pin["tokens"], pin["pages"], pin["held"]) == (f"{keys[-1]:016x}", 32, 2, 0)
             assert 90 < pin["expires_in"] <= 100
             assert not pin["lasting"]
-            assert engine.pinning._visits.protected.pinned == set(keys)
+            assert engine.pinning.keys == set(keys)
             (listed,) = (await client.get(PINS_PATH)).json()["pins"]
             assert listed["id"] == pin["id"]
             assert (await client.delete(f"{PINS_PATH}/{pin['id']}")).status_code == 204
             assert (await client.get(PINS_PATH)).json() == {"pins": []}
-            assert engine.pinning._visits.protected.pinned == set()
+            assert engine.pinning.keys == set()
             assert (await client.delete(f"{PINS_PATH}/{pin['id']}")).status_code == 404
 
     asyncio.run(talk())
@@ -109,9 +109,9 @@ def test_a_pin_ends_when_its_time_is_up() -> None:
         pins = Pins(engine, None)
         await pins.open()
         await pins.pin(list(range(40)), "", 0.01)
-        assert engine.pinning._visits.protected.pinned
+        assert engine.pinning.keys
         async with asyncio.timeout(10):
-            while engine.pinning._visits.protected.pinned:
+            while engine.pinning.keys:
                 await asyncio.sleep(0.005)
         assert pins.statuses() == []
         pins.close()
@@ -132,7 +132,7 @@ def test_pins_survive_a_restart_beside_the_pages(tmp_path: Path) -> None:
         await again.open()
         (kept,) = again.statuses()
         assert kept.lasting
-        assert engine.pinning._visits.protected.pinned == set(keys_of(list(range(40))))
+        assert engine.pinning.keys == set(keys_of(list(range(40))))
         await again.unpin(kept.id)
         again.close()
         empty = Pins(FakeEngine(), tmp_path)
@@ -165,7 +165,7 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.Lo
         pins = Pins(engine, tmp_path / "gone")
         await pins.open()
         assert not (await pins.pin(list(range(40)), "", None)).lasting
-        assert engine.pinning._visits.protected.pinned
+        assert engine.pinning.keys
 
     asyncio.run(run())
     assert "do not survive a restart" in caplog.text

@@ -56,13 +56,13 @@ def test_what_is_pinned_goes_only_if_nothing_else_can() -> None:
     pinned, other = chain_of(1, 2), chain_of(3, 4, 5)
     for chain in (pinned, other):
         cache.release(compute(cache, chain))
-    cache.pin(frozenset(pinned.keys))
+    cache.pinned.pin(frozenset(pinned.keys))
     assert len(cache.allocate(6) or ()) == 6
     assert list(sink.resident) == pinned.keys
     cache.check()
     assert len(cache.allocate(1) or ()) == 1
     assert list(sink.resident) == pinned.keys[:1]
-    cache.pin(frozenset())
+    cache.pinned.pin(frozenset())
     cache.check()
 
 

@@ -91,6 +91,7 @@ class Account:
 
     def publish(self, scheduler: Scheduler, cache: PageCache, late_s: float) -> None:
         """Takes the snapshots that others see. `late_s` as in `Executor`."""
+        rates = cache.rates()
         self._load = Load(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -107,10 +108,10 @@ class Account:
             output_tokens=self._output_tokens,
             requests=self._requests,
             false_hits=cache.false_hits,
-            promote_rate=cache.promote_rate,
-            disk_rate=cache.disk_rate,
-            link_rate=cache.pull_rate,
-            pulling_tokens=cache.pulling_tokens,
+            promote_rate=rates.promote,
+            disk_rate=rates.disk,
+            link_rate=rates.pull,
+            pulling_tokens=rates.pulling_tokens,
         )
         self.status = EngineStatus(
             steps=self.steps,

@@ -73,7 +73,7 @@ class BuiltinEngine(Engine):
 
         parts = await asyncio.to_thread(self._load)
         self._loop = EngineLoop(parts, deliver)
-        self.lender, self.pinning = self._loop.lender, parts.cache
+        self.lender, self.pinning = self._loop.lender, parts.cache.pinned
         self.memory = parts.cache.lendable()
         self._loop.start()
 
