@@ -97,8 +97,8 @@ COMPILE = VIRTUAL_ENV=$(VENV) $(UV) pip compile --quiet --generate-hashes --no-e
 lock: $(VENV)/.uv
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt
 	$(COMPILE) requirements/uv.in requirements/build.in -c requirements/dev.txt -o requirements/build.txt
-	$(COMPILE) pyproject.toml -o requirements/router.txt
-	$(COMPILE) pyproject.toml --extra agent -c requirements/dev.txt -o requirements/agent.txt
+	$(COMPILE) pyproject.toml --extra otel -o requirements/router.txt
+	$(COMPILE) pyproject.toml --extra agent --extra otel -c requirements/dev.txt -o requirements/agent.txt
 	$(COMPILE) pyproject.toml requirements/build.in --extra agent --extra dev -o requirements/dev.txt
 
 clean:

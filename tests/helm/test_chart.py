@@ -60,7 +60,7 @@ GOOD: dict[str, tuple[str, ...]] = {
         "poolDefaults.modelInit.command[0]=fetch",
     ),
     "autoscaling": ("router.autoscaling.enabled=true",),
-    "monitoring": ("monitoring.enabled=true", "monitoring.labels.release=prom"),
+    "monitoring": ("monitoring.enabled=true", "monitoring.labels.release=prom", "monitoring.dashboards.enabled=true"),
     "ways in": (
         "ingress.enabled=true",
         "ingress.tlsSecret=t",
@@ -195,12 +195,9 @@ def test_no_secret_is_written_where_others_read_it() -> None:
                     assert "secretKeyRef" in variable["valueFrom"]
 
 
-def test_alerts_ask_for_metrics_that_exist_and_have_a_runbook() -> None:
-    documented = (ROOT / "docs/operate/metrics.md").read_text()
-    runbook = (ROOT / "docs/operate/alerts.md").read_text()
-    rules = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"][0]["rules"]
-    assert {rule["alert"] for rule in rules} == set(re.findall(r"^## (\w+)", runbook, re.MULTILINE))
-    for rule in rules:
-        for metric in re.findall(r"trunkline_\w+", rule["expr"]):
-            assert f"`{metric}`" in documented, metric
-        assert rule["annotations"]["runbook"].endswith(f"#{rule['alert'].lower()}")
+def test_dashboards_are_there_for_grafana_as_they_were_written() -> None:
+    documents = render("monitoring.dashboards.enabled=true", "monitoring.dashboards.labels.grafana=here")
+    maps = [one for one in documents if one["kind"] == "ConfigMap" and "-dashboard-" in one["metadata"]["name"]]
+    written = {f"trunkline-{path.name}": path.read_text() for path in (CHART / "files/dashboards").glob("*.json")}
+    assert {name: text for one in maps for name, text in one["data"].items()} == written
+    assert all(one["metadata"]["labels"]["grafana"] == "here" for one in maps)
