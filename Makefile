@@ -9,7 +9,7 @@ AGENT_PORT ?= 8100
 AGENTS ?= 2
 MINUTES ?= 30
 
-.PHONY: setup up test redis prometheus lint monitoring helm chart bench bench-compare soak lock clean
+.PHONY: setup up test redis prometheus chromium lint monitoring helm chart bench bench-compare soak lock clean
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -33,7 +33,7 @@ $(VENV)/.ready: $(VENV)/.packages pyproject.toml $(RUST)
 up: setup
 	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT) --agent-port $(AGENT_PORT)
 
-# Tests run a real Redis and a real Prometheus. A machine without one fails here: nothing is skipped.
+# Tests run a real Redis, a real Prometheus and a real browser. A machine without one fails here: nothing is skipped.
 # $(call debian,PROGRAM,PACKAGE)
 define debian
 	@command -v $(1) >/dev/null || sh -c '\
@@ -48,7 +48,10 @@ redis:
 prometheus:
 	$(call debian,promtool,prometheus)
 
-test: setup redis prometheus
+chromium:
+	$(call debian,chromium,chromium fonts-dejavu-core)
+
+test: setup redis prometheus chromium
 	cargo test --quiet --manifest-path kernels/core/Cargo.toml --no-default-features --locked
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 

@@ -123,7 +123,8 @@ def agent(
         bool, typer.Option("--transfer-open", help="Lend pages to whoever reaches --transfer-host.")
     ] = False,
     registry: Annotated[
-        str | None, typer.Option(help="Redis where routers find this node: redis://host:port/db, rediss://, redis+sentinel://")
+        str | None,
+        typer.Option(help="Redis where routers find this node: redis://host:port/db, rediss://, redis+sentinel://"),
     ] = None,
     registry_password_file: Annotated[
         Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")

@@ -1,7 +1,6 @@
 """Everything that is not hot: models, health, metrics, the state of the fleet."""
 
-import hmac
-import ipaddress
+import socket
 import time
 from typing import Annotated
 
@@ -16,33 +15,27 @@ from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.context import Context
 from trunkline.router.counters import Outcome
 from trunkline.router.explain.view import brief, full
+from trunkline.router.guard import Guard
 from trunkline.router.metrics import RouterCollector
 from trunkline.router.nodes import NodeState
 from trunkline.router.summaries import SummaryStatus
+from trunkline.router.ui.http import add_ui
 from trunkline.shared.errors import Overloaded, RequestError
 
 MAX_LISTED = 1000
 """Decisions in one answer."""
 
 
-def api(context: Context) -> FastAPI:
-    """The FastAPI application. Every error has OpenAI's shape."""
+def api(context: Context, admin: socket.socket | None = None) -> FastAPI:
+    """The FastAPI application. Every error has OpenAI's shape. `admin`: the listener of /admin and the page alone."""
     app = FastAPI(title="Trunkline router", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    guard = Guard(context.settings.admin_token, admin)
     metrics = CollectorRegistry()
     metrics.register(RouterCollector(context))
 
     def authenticated(request: Request) -> None:
         authorization = request.headers.get("authorization")
         context.tenants.authenticate(authorization.encode("latin-1") if authorization is not None else None)
-
-    def privileged(request: Request) -> None:
-        token = context.settings.admin_token
-        if token is not None:
-            given = request.headers.get("authorization", "").encode("latin-1", "replace")
-            if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-                raise RequestError("/admin needs the admin token: `Authorization: Bearer TOKEN`", status=401)
-        elif request.client is None or not ipaddress.ip_address(request.client.host).is_loopback:
-            raise RequestError("/admin is for clients on this host, unless an admin token is set", status=403)
 
     @app.exception_handler(RequestError)
     async def on_request_error(_: Request, error: RequestError) -> JSONResponse:
@@ -107,18 +100,18 @@ def api(context: Context) -> FastAPI:
     async def scrape() -> Response:
         return Response(generate_latest(metrics), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/admin/nodes", dependencies=[Depends(privileged)])
+    @app.get("/admin/nodes", dependencies=[Depends(guard.privileged)])
     async def nodes() -> dict[str, object]:
         return view(context)
 
-    @app.get("/admin/decisions", dependencies=[Depends(privileged)])
+    @app.get("/admin/decisions", dependencies=[Depends(guard.privileged)])
     async def decisions(limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 20) -> dict[str, object]:
         """The newest first."""
         kept, now, settings = context.decisions, time.monotonic(), context.settings.scheduler
         listed = [brief(decision, settings, now) for decision in kept.newest(limit)]
         return {"decisions": listed, "kept": len(kept)}
 
-    @app.get("/admin/decisions/{request_id:path}", dependencies=[Depends(privileged)])
+    @app.get("/admin/decisions/{request_id:path}", dependencies=[Depends(guard.privileged)])
     async def decision(request_id: str) -> dict[str, object]:
         found = context.decisions.find(request_id)
         if found is None:
@@ -126,7 +119,8 @@ def api(context: Context) -> FastAPI:
             raise RequestError(text, status=404)
         return full(found, context.settings.scheduler, time.monotonic())
 
-    add_fleet(app, context, privileged)
+    add_fleet(app, context, guard)
+    add_ui(app, context, guard)
     return app
 
 

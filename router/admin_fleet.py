@@ -1,7 +1,6 @@
 """What operators tell the fleet through a router's /admin."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -10,6 +9,7 @@ from starlette.requests import ClientDisconnect
 
 from trunkline.router.body import Prompt, read_chat, read_completion
 from trunkline.router.context import Context
+from trunkline.router.guard import Guard
 from trunkline.router.nodes import MAX_NODES
 from trunkline.router.settings import Settings
 from trunkline.shared.body import decode
@@ -40,8 +40,8 @@ class ReplicateBody(msgspec.Struct, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(ReplicateBody)
 
 
-def add_fleet(app: FastAPI, context: Context, privileged: Callable[[Request], None]) -> None:
-    @app.post(REPLICATE_PATH, dependencies=[Depends(privileged)])
+def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
+    @app.post(REPLICATE_PATH, dependencies=[Depends(guard.privileged)])
     async def replicate(request: Request) -> Response:
         body = decode(_decoder, await _read(request, context.settings))
         tenant = context.tenants.named(body.tenant)

@@ -26,6 +26,8 @@ from trunkline.router.settings import Settings
 from trunkline.router.splices import Splices
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
+from trunkline.router.ui.history import History
+from trunkline.router.ui.prefixes import Prefixes
 from trunkline.router.warmup import WarmUp
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import SUMMARY_PARTITIONS
@@ -66,6 +68,7 @@ class Router(NodeListener):
 
             endpoints = EndpointWatch(settings.service, registry, tenants.secret)
             others.append(endpoints.missing)
+        counters = Counters()
         self.context = Context(
             settings=settings,
             registry=registry,
@@ -76,20 +79,25 @@ class Router(NodeListener):
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
             splices=Splices(),
             ticker=Ticker(),
-            counters=Counters(),
+            counters=counters,
             warmup=WarmUp(registry, lambda: [text for missing in others for text in missing()]),
             replicas=replicas,
             endpoints=endpoints,
             access_log=None if settings.access_log is None else AccessLog(settings.access_log),
             decisions=Decisions(),
+            history=History(counters, scheduler.accuracy),
+            prefixes=Prefixes(),
         )
 
-    def server(self) -> uvicorn.Server:
-        """A uvicorn server that speaks for this router; give it the socket of `bind`."""
+    def server(self, admin: socket.socket | None = None) -> uvicorn.Server:
+        """A uvicorn server that speaks for this router; give it the socket of `bind`.
+
+        `admin`: another such socket, the only one where /admin and the page are then.
+        """
         deadlines = self.context.settings.deadlines
         return _Server(
             uvicorn.Config(
-                self.app(),
+                self.app(admin),
                 http=functools.partial(EdgeProtocol, context=self.context),  # type: ignore[arg-type]
                 ws="none",
                 loop="uvloop",
@@ -103,8 +111,8 @@ class Router(NodeListener):
             )
         )
 
-    def app(self) -> FastAPI:
-        app = api(self.context)
+    def app(self, admin: socket.socket | None = None) -> FastAPI:
+        app = api(self.context, admin)
         app.router.lifespan_context = self._lifespan
         return app
 
@@ -131,6 +139,7 @@ class Router(NodeListener):
         context.ticker.start()
         context.splices.start()
         context.ticker.watch(context.admission)
+        context.ticker.watch(context.history)
         await context.registry.start()
         if context.replicas is not None:
             context.replicas.start()
@@ -153,15 +162,15 @@ class Router(NodeListener):
                 await asyncio.to_thread(context.access_log.close)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError if the address cannot be used."""
+def bind(host: str, port: int, of: str = "") -> socket.socket:
+    """A listening socket. Raises ConfigError if the address cannot be used. `of`: begins the names of its flags."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise ConfigError(f"--host {host} cannot be used: {error}") from None
+        raise ConfigError(f"--{of}host {host} cannot be used: {error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -169,7 +178,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --port"
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --{of}port"
         ) from None
     listener.setblocking(False)
     return listener

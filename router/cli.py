@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import socket
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +17,11 @@ from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
 from trunkline.router.tenants import Tenants, load_tenants
-from trunkline.shared.ask import admin_token
+from trunkline.shared.ask import ADMIN_TOKEN_VARIABLE, admin_token
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import ROUTER_PORT
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
-from trunkline.shared.secret import load_secret
+from trunkline.shared.secret import load_secret, read_secret
 
 _ADMISSION, _DEADLINES = AdmissionSettings(), Deadlines()
 _URL = f"http://127.0.0.1:{ROUTER_PORT}"
@@ -38,13 +40,23 @@ def router(
         Path | None, typer.Option(help="Secret shared with the agents; else TRUNKLINE_CLUSTER_SECRET.")
     ] = None,
     registry: Annotated[
-        str | None, typer.Option(help="Redis where agents and routers register: redis://host:port/db, rediss://, redis+sentinel://")
+        str | None,
+        typer.Option(
+            help="Redis where agents and routers register: redis://host:port/db, rediss://, redis+sentinel://"
+        ),
     ] = None,
     registry_password_file: Annotated[
         Path | None, typer.Option(help=f"Password of the registry; else ${PASSWORD_VARIABLE}.")
     ] = None,
     kubernetes_service: Annotated[
         str | None, typer.Option(help="Headless Service, [NAMESPACE/]NAME, whose endpoints are nodes; in a pod.")
+    ] = None,
+    admin_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="/admin and /ui are there, and on --port no more.")
+    ] = None,
+    admin_host: Annotated[str, typer.Option(help="Address of --admin-port.")] = "127.0.0.1",
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help=f"What /admin wants as a bearer token; else ${ADMIN_TOKEN_VARIABLE}.")
     ] = None,
     max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
     max_held: Annotated[
@@ -60,7 +72,7 @@ def router(
 ) -> None:
     """Route requests over nodes. These are agents, or any servers that speak OpenAI's API.
 
-    TRUNKLINE_ADMIN_TOKEN, if set, is what /admin wants as a bearer token; else it answers this host alone.
+    /ui shows the fleet in a browser. Without an admin token it and /admin answer this host alone, and change nothing.
     """
     if log_level not in LOG_LEVELS:
         raise ConfigError(f"--log-level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
@@ -80,21 +92,29 @@ def router(
         deadlines=replace(_DEADLINES, queue=queue_deadline),
         admission=replace(_ADMISSION, max_held=max_held),
         access_log=access_log,
-        admin_token=admin_token() or None,
+        admin_token=admin_token() if admin_token_file is None else read_secret(admin_token_file, "admin token"),
         registry=registry_address(registry, registry_password_file) if registry is not None else None,
         service=service_address(kubernetes_service) if kubernetes_service is not None else None,
     )
     sources = (settings.registry, settings.service)
-    server = Router(settings, who).server()
-    listener = bind(host, port)
-    address = listener.getsockname()
-    found = ", others from ".join([f"{len(settings.nodes)} nodes", *map(str, filter(None, sources))])
-    print(f"router on http://{address[0]}:{address[1]} with {found}", flush=True)
-    # What lives as long as the process need not be looked at again, and requests make next to no cycles.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-    server.run(sockets=[listener])
+    made = Router(settings, who)
+    with ExitStack() as sockets:
+        listeners = [sockets.enter_context(bind(host, port))]
+        if admin_port is not None:
+            listeners.append(sockets.enter_context(bind(admin_host, admin_port, of="admin-")))
+        server = made.server(*listeners[1:])
+        found = ", others from ".join([f"{len(settings.nodes)} nodes", *map(str, filter(None, sources))])
+        print(f"router on {_address(listeners[0])} with {found}; page on {_address(listeners[-1])}/ui", flush=True)
+        # What lives as long as the process need not be looked at again, and requests make next to no cycles.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        server.run(sockets=listeners)
+
+
+def _address(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def status(

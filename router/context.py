@@ -15,6 +15,8 @@ from trunkline.router.settings import Settings
 from trunkline.router.splices import Splices
 from trunkline.router.tenants import Tenants
 from trunkline.router.ticker import Ticker
+from trunkline.router.ui.history import History
+from trunkline.router.ui.prefixes import Prefixes
 from trunkline.router.warmup import WarmUp
 
 if TYPE_CHECKING:
@@ -43,3 +45,5 @@ class Context:
     """None: nodes are not looked for in Kubernetes."""
     access_log: AccessLog | None
     decisions: Decisions
+    history: History
+    prefixes: Prefixes

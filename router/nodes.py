@@ -112,6 +112,13 @@ class Registry:
         self._rebuild()
         self._listener.on_void(node)
 
+    def holders(self, keys: bytes) -> list[tuple[Node, int, int, int]]:
+        """Nodes whose summaries have the beginning of a chain, each with its tokens in device, host and disk."""
+        by_number = {node.index: node for node in self.nodes}
+        flat = iter(memoryview(self._index.match(keys)).cast("I"))
+        rows = zip(flat, flat, flat, flat, strict=True)
+        return [(by_number[number], device, host, disk) for number, device, host, disk in rows if number in by_number]
+
     def index_stats(self) -> dict[str, int]:
         """Size and losses of the prefix index that holds the summaries."""
         return self._index.stats()

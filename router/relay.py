@@ -219,6 +219,7 @@ class Relay:
         decision.first_byte_s = monotonic() - self._started
         stream = is_event_stream(fields)
         context.counters.began(decision.first_byte_s, choice.matched, self._placement.tokens, stream=stream)
+        context.prefixes.served(choice, self._placement)
         self._await(context.settings.deadlines.idle)
         if self._connection is not None:
             self._connection.splice(self._client.write, context.splices, self._client.outlet)

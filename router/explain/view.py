@@ -59,20 +59,32 @@ def full(decision: Decision, settings: SchedulerSettings, now: float) -> dict[st
     }
 
 
+def grounds(decision: Decision, settings: SchedulerSettings) -> tuple[int | None, list[dict[str, str]]]:
+    """Tokens expected at the node that was tried last, and the reasons: what takes a look at every candidate."""
+    return _grounds(decision, _candidates(decision, settings), settings)
+
+
+def _grounds(
+    decision: Decision, candidates: list[_Candidate], settings: SchedulerSettings
+) -> tuple[int | None, list[dict[str, str]]]:
+    served = next((candidate for candidate in candidates if candidate.node is decision.node), None)
+    return served.matched if served is not None else None, _why(decision, candidates, settings)
+
+
 def _brief(
     decision: Decision, candidates: list[_Candidate], settings: SchedulerSettings, now: float
 ) -> dict[str, object]:
-    served = next((candidate for candidate in candidates if candidate.node is decision.node), None)
+    matched, why = _grounds(decision, candidates, settings)
     return {
         "request_id": decision.request_id,
         "at": datetime.fromtimestamp(time.time() - (now - decision.at), UTC).isoformat(timespec="milliseconds"),
         "model": decision.model,
         "prompt_tokens": decision.tokens,
         "node": decision.node.name if decision.node is not None else None,
-        "matched_tokens": served.matched if served is not None else None,
+        "matched_tokens": matched,
         "blind": decision.blind,
-        "why": _why(decision, candidates, settings),
-        "outcome": _outcome(decision),
+        "why": why,
+        "outcome": outcome(decision),
     }
 
 
@@ -159,7 +171,7 @@ def _why(decision: Decision, candidates: list[_Candidate], settings: SchedulerSe
     return [{"reason": reason, "text": text} for reason, text in reasons]
 
 
-def _outcome(decision: Decision) -> dict[str, object]:
+def outcome(decision: Decision) -> dict[str, object]:
     """Numbers are None where they are not known (yet); `reported` is what the node said after the request's end."""
     reported = None
     if decision.finished is not None:

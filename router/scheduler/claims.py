@@ -37,9 +37,12 @@ def sample(keys: bytes) -> bytes:
 
 def unsampled(count: int, keys: bytes) -> int:
     """How many keys of the chain the first `count` of its sample stand for."""
-    if count <= DENSE:
-        return count
-    return min(DENSE + (count - DENSE) * STRIDE, len(keys) // _KEY_BYTES)
+    return min(spanned(count), len(keys) // _KEY_BYTES)
+
+
+def spanned(count: int) -> int:
+    """The same of a chain that is long enough."""
+    return count if count <= DENSE else DENSE + (count - DENSE) * STRIDE
 
 
 class Claims:

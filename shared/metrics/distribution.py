@@ -8,16 +8,16 @@ from itertools import accumulate
 class Distribution:
     """Counts of values up to each bound. One thread adds; any may look, and sees each number as it is then."""
 
-    __slots__ = ("_bounds", "_counts", "sum")
+    __slots__ = ("_counts", "bounds", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         """`bounds` ascend."""
-        self._bounds = bounds
+        self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
     def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
+        self._counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
     def extend(self, counts: Sequence[int], total: float) -> None:
@@ -29,7 +29,11 @@ class Distribution:
     def count(self) -> int:
         return sum(self._counts)
 
+    def counts(self) -> list[int]:
+        """Of each bucket by itself, the one beyond the bounds last."""
+        return list(self._counts)
+
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative, as Prometheus wants them."""
-        names = (*map(str, self._bounds), "+Inf")
+        names = (*map(str, self.bounds), "+Inf")
         return list(zip(names, accumulate(self._counts), strict=True))

@@ -121,7 +121,7 @@ def request(
 ) -> bytes:
     """A request; `body` is sent as it is if it is bytes, else as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(chat() if body is None else body).encode()
-    lines = [f"{method} {path} HTTP/{version}", "host: test", f"content-length: {len(content)}", *headers, "", ""]
+    lines = [f"{method} {path} HTTP/{version}", "host: localhost", f"content-length: {len(content)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + content
 
 
@@ -160,7 +160,7 @@ class Client:
     async def reply(self) -> Reply:
         async with asyncio.timeout(DEADLINE_S):
             reply = await self.head()
-            if reply.status in (100, 204):
+            if reply.status in (100, 204, 304):
                 return reply
             try:
                 if reply.headers.get("transfer-encoding") == "chunked":
