@@ -103,6 +103,7 @@ lock: $(VENV)/.uv
 	$(COMPILE) pyproject.toml --extra otel -o requirements/router.txt
 	$(COMPILE) pyproject.toml --extra agent --extra otel -c requirements/dev.txt -o requirements/agent.txt
 	$(COMPILE) pyproject.toml requirements/build.in --extra agent --extra dev -o requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra agent --extra nixl -c requirements/dev.txt -o requirements/nixl.txt
 
 clean:
 	rm -rf $(VENV) build kernels/core/target kernels/core/*.so *.egg-info

@@ -115,12 +115,18 @@ def agent(
     transfer_rate: Annotated[
         str | None, typer.Option(help="Bytes per second lent to other nodes, at most. [default: as fast as it goes]")
     ] = None,
+    transfer_nixl: Annotated[
+        bool, typer.Option("--transfer-nixl", help="Lend and read pages with NIXL too (RDMA): needs trunkline[nixl].")
+    ] = False,
     transfer_tls: Annotated[
         tuple[Path, Path, Path] | None,
         typer.Option(help="CERTIFICATE KEY AUTHORITY, PEM files: nodes must show certificates to each other."),
     ] = None,
     transfer_open: Annotated[
         bool, typer.Option("--transfer-open", help="Lend pages to whoever reaches --transfer-host.")
+    ] = False,
+    transfer_plain: Annotated[
+        bool, typer.Option("--transfer-plain", help="Pages may pass --transfer-host's network unencrypted.")
     ] = False,
     registry: Annotated[
         str | None,
@@ -180,9 +186,10 @@ def agent(
             transfer_port,
             TlsFiles(*transfer_tls) if transfer_tls else None,
             parse_bytes(transfer_rate, "--transfer-rate") if transfer_rate else 0,
+            transfer_nixl,
         ),
     )
-    settings.transfer.check(settings.secret, transfer_open)
+    settings.transfer.check(settings.secret, anybody=transfer_open, plain=transfer_plain)
     with listen(host, port) as listener:
         spin_briefly()
         if address is not None:

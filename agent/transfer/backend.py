@@ -44,6 +44,8 @@ class Backend(ABC):
     name: str
     tiers: frozenset[Tier]
     """Of the holder's, that can be read this way."""
+    opens_slowly = False
+    """Whether opening takes so long that a read had better go another way meanwhile."""
 
     @abstractmethod
     def read(self, sources: Descriptors, targets: Slots, timeout_s: float) -> Result:

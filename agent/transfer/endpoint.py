@@ -42,7 +42,8 @@ class TransferEndpoint:
         serving, asking = settings.tls.contexts() if settings.tls else (None, None)
         self.server = TransferServer(identity, lender, secret, serving)
         self.client = TransferClient(identity, secret, asking)
-        self.puller = Puller(self.client, memory.host.slots, secret) if memory else None
+        nixl = self.lending.nixl if self.lending is not None else None
+        self.puller = Puller(self.client, memory.host.slots, secret, nixl) if memory else None
         self._listener: socket.socket = listen(settings.host, settings.port, "transfer-")
         host, port = self._listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

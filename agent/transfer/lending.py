@@ -3,8 +3,9 @@
 import logging
 
 from trunkline.agent.cache.host import PageMemory
+from trunkline.agent.transfer.nixl import NixlPort
 from trunkline.agent.transfer.offer import Offer
-from trunkline.agent.transfer.settings import TransferSettings
+from trunkline.agent.transfer.settings import TransferSettings, is_loopback
 from trunkline.agent.transfer.shm import ShmLending
 from trunkline.agent.transfer.tcp import TcpLending
 from trunkline.shared.errors import ConfigError
@@ -19,6 +20,7 @@ class Lending:
     def __init__(self, memory: PageMemory, settings: TransferSettings, secret: str | None, epoch: int) -> None:
         """Listens at the control channel's host, at the port after its own. Raises ConfigError."""
         host, port = settings.host, settings.port + 1 if settings.port else 0
+        self.nixl = NixlPort(memory, is_loopback(host)) if settings.nixl else None
         regions = [(Tier.DEVICE, memory.device), (Tier.HOST, memory.host.slots)]
         try:
             self.tcp = TcpLending(host, port, regions, secret, epoch)
@@ -33,10 +35,13 @@ class Lending:
         except OSError as error:
             log.warning("transfer: pages are not lent over shared memory: %s", error)
         address = f"[{host}]:{self.tcp.port}" if ":" in host else f"{host}:{self.tcp.port}"
-        self.offer = Offer(epoch, memory.device.page_bytes, address, self._shm.name if self._shm else "")
+        shm, nixl = self._shm.name if self._shm else "", self.nixl.offer if self.nixl else None
+        self.offer = Offer(epoch, memory.device.page_bytes, address, shm, nixl)
 
     def close(self) -> None:
         """Ends all reads, and waits for the threads. Idempotent."""
         self.tcp.close()
         if self._shm is not None:
             self._shm.close()
+        if self.nixl is not None:
+            self.nixl.close()

@@ -6,6 +6,7 @@ from prometheus_client.core import Metric
 
 from trunkline.agent.transfer.endpoint import TransferEndpoint
 from trunkline.agent.transfer.leases import Leases
+from trunkline.agent.transfer.nixl import NixlBackend
 from trunkline.agent.transfer.shm import ShmBackend
 from trunkline.agent.transfer.tcp import TcpBackend
 from trunkline.shared.metrics import agent as catalog
@@ -14,7 +15,7 @@ from trunkline.shared.metrics import agent as catalog
 def metrics(endpoint: TransferEndpoint, leases: Leases) -> Iterator[Metric]:
     """As of now; `leases` are the engine thread's, and read as they are."""
     asked, told, puller = endpoint.server.counters, endpoint.client.counters, endpoint.puller
-    ways = (ShmBackend.name, TcpBackend.name)
+    ways = (ShmBackend.name, NixlBackend.name, TcpBackend.name)
     yield catalog.WAY_FAILURES.by(((way,), puller.failures[way] if puller else 0) for way in ways)
     yield catalog.LOCATE_QUESTIONS.of(told.questions)
     yield catalog.LOCATE_FAILURES.of(told.failures)

@@ -5,6 +5,25 @@ import msgspec
 from trunkline.shared.wire import Count
 
 
+class NixlRegion(msgspec.Struct, frozen=True):
+    """One tier's slots in the holder's memory: `slots` pages from address `pages` on, `stride` bytes apart, and the
+    generation of each from `generations` on."""
+
+    tier: Count
+    pages: Count
+    generations: Count
+    slots: Count
+    stride: Count
+
+
+class NixlOffer(msgspec.Struct, frozen=True):
+    """What NIXL needs to read there."""
+
+    metadata: bytes
+    """Of the holder's NIXL agent."""
+    regions: tuple[NixlRegion, ...]
+
+
 class Offer(msgspec.Struct, frozen=True):
     """Handed over by the holder when it lets a reader in."""
 
@@ -15,6 +34,8 @@ class Offer(msgspec.Struct, frozen=True):
     """host:port of its pages; "": not offered."""
     shm: str = ""
     """Abstract socket that hands out its memory; its name says on which machine that is of use. "": not offered."""
+    nixl: NixlOffer | None = None
+    """None: not offered."""
     key: str = ""
     """Secret of the connections for pages, where TLS says who may know it; "": it is the cluster's."""
 

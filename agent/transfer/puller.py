@@ -14,6 +14,7 @@ from trunkline.agent.transfer.connection import Located, Question
 from trunkline.agent.transfer.descriptors import Descriptors
 from trunkline.agent.transfer.errors import TransferError
 from trunkline.agent.transfer.link import Link
+from trunkline.agent.transfer.nixl import NixlPort
 from trunkline.agent.transfer.offer import Offer
 from trunkline.kernels.core import NOT_LENT, PageSlots
 
@@ -35,11 +36,13 @@ class _Run:
 class Puller:
     """`locate` and `release` are for the engine thread, `read` for lanes, `close` for the event loop."""
 
-    def __init__(self, client: TransferClient, own: PageSlots, secret: str | None) -> None:
-        """On the event loop that the client is used on. `own`: the host tier's slots here."""
+    def __init__(
+        self, client: TransferClient, own: PageSlots, secret: str | None, nixl: NixlPort | None = None
+    ) -> None:
+        """On the event loop that the client is used on. `own`: the host tier's slots here. `nixl`: see `Link`."""
         self.failures: Counter[str] = Counter()
         """Of ways to holders, by name."""
-        self._client, self._own, self._secret = client, own, secret
+        self._client, self._own, self._secret, self._nixl = client, own, secret, nixl
         self._events = asyncio.get_running_loop()
         self._asking: set[asyncio.Task[None]] = set()
         self._links: OrderedDict[Offer, Link] = OrderedDict()
@@ -113,7 +116,8 @@ class Puller:
         with self._lock:
             link = self._links.get(offer)
             if link is None:
-                link = self._links[offer] = Link(offer, self._own, offer.key or self._secret, self.failures)
+                secret = offer.key or self._secret
+                link = self._links[offer] = Link(offer, self._own, secret, self.failures, self._nixl)
             self._links.move_to_end(offer)
             old = self._links.popitem(last=False)[1] if len(self._links) > MOST_LINKS else None
             closed = self._closed

@@ -47,13 +47,28 @@ class TransferSettings:
     tls: TlsFiles | None = None
     rate: int = 0
     """Bytes per second that are lent over TCP, to all readers together; 0: as fast as it goes."""
+    nixl: bool = False
+    """Whether NIXL is used too."""
 
-    def check(self, secret: str | None, anybody: bool) -> None:
-        """Raises ConfigError where whoever reaches the port could read what others' prompts left in the cache."""
-        if secret is None and self.tls is None and not anybody and not is_loopback(self.host):
+    def check(self, secret: str | None, *, anybody: bool, plain: bool) -> None:
+        """Raises ConfigError where whoever reaches the ports, or sees what passes, could read what others' prompts
+        left in the cache, unless told that `anybody` there may, or that pages may pass there unencrypted (`plain`)."""
+        if anybody or is_loopback(self.host):
+            return
+        where = f"--transfer-host {self.host}"
+        if secret is None and self.tls is None:
             raise ConfigError(
-                f"--transfer-host {self.host}: pages would be lent to whoever asks. Give a --cluster-secret-file or "
-                "--transfer-tls, or say --transfer-open where only the cluster reaches this port"
+                f"{where}: pages would be lent to whoever asks. Give a --cluster-secret-file or --transfer-tls, or say "
+                "--transfer-open where only the cluster reaches this network"
+            )
+        if self.nixl:
+            raise ConfigError(
+                f"{where}: NIXL asks nobody for a proof. Leave --transfer-nixl out, or say --transfer-open where only "
+                "the cluster reaches this network"
+            )
+        if not plain:
+            raise ConfigError(
+                f"{where}: pages would pass there unencrypted. Say --transfer-plain where nobody else sees this network"
             )
 
 

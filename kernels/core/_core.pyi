@@ -275,7 +275,16 @@ class PageSlots:
     @property
     def count(self) -> int: ...
     @property
+    def stride(self) -> int: ...
+    @property
     def page_bytes(self) -> int: ...
+    @property
+    def generations_at(self) -> int:
+        """Address of the first slot's generation."""
+
+    @property
+    def pages_at(self) -> int:
+        """Address of the first slot's page."""
 
 @final
 class Lender:

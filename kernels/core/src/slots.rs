@@ -94,8 +94,17 @@ impl Slots {
         self.count
     }
 
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
+    }
+
+    /// Addresses of the first generation and of the first page, for who reads memory by address.
+    pub fn addresses(&self) -> (usize, usize) {
+        (self.generations.addr(), self.pages.addr())
     }
 
     /// As of now, before anything of the slot is read.

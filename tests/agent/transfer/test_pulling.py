@@ -24,33 +24,34 @@ from trunkline.agent.transfer.endpoint import TransferEndpoint
 from trunkline.agent.transfer.errors import TransferError
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity
-from trunkline.agent.transfer.settings import TlsFiles, TransferSettings
+from trunkline.agent.transfer.settings import TransferSettings
 from trunkline.agent.transfer.shm import ShmBackend
 from trunkline.agent.transfer.tcp import TcpBackend
 from trunkline.shared.pull import PullFrom
 
 PROMPT = list(range(1000, 1400))
 SECRET = "a secret of the tests"
+ON_LOOPBACK = TransferSettings()
 
 
 class Node:
     """An engine that lends and pulls."""
 
     def __init__(
-        self, number: int, pages: int, host_pages: int, tls: TlsFiles | None = None, disk: DiskSettings | None = None
+        self, number: int, pages: int, host_pages: int, transfer: TransferSettings = ON_LOOPBACK, disk: DiskSettings | None = None
     ) -> None:
         limits, host = EngineLimits(max_running=8), host_pages * 4096
         settings = AgentSettings(FAST, "m", f"node-{number}", pages=pages, host_bytes=host, disk=disk, limits=limits)
         self.running = Running(FAST, settings)
         self.engine = self.running.engine
         self._number = number
-        self._tls = tls
+        self._transfer = transfer
 
     async def start(self) -> None:
         await self.engine.start()
         identity = Identity(f"node-{self._number}", self.engine.model.namespace, Offer(self._number, 512))
-        settings, secret = TransferSettings(tls=self._tls), None if self._tls else SECRET
-        self.endpoint = TransferEndpoint(identity, self.engine.lender, self.engine.memory, settings, secret)
+        secret = None if self._transfer.tls else SECRET
+        self.endpoint = TransferEndpoint(identity, self.engine.lender, self.engine.memory, self._transfer, secret)
         await self.endpoint.start()
         assert self.endpoint.puller is not None
         self.engine.read_from(self.endpoint.puller)
@@ -85,9 +86,9 @@ class Node:
 
 @contextlib.asynccontextmanager
 async def nodes(
-    count: int = 2, pages: int = 100, host_pages: int = 100, tls: TlsFiles | None = None
+    count: int = 2, pages: int = 100, host_pages: int = 100, transfer: TransferSettings = ON_LOOPBACK
 ) -> AsyncIterator[list[Node]]:
-    made = [Node(number, pages, host_pages, tls) for number in range(count)]
+    made = [Node(number, pages, host_pages, transfer) for number in range(count)]
     for node in made:
         await node.start()
     try:
@@ -130,7 +131,8 @@ def test_a_prefix_that_another_node_holds_is_pulled(way: str) -> None:
 
 def test_nodes_that_show_certificates_need_no_secret(tmp_path: Path, way: str) -> None:
     async def main() -> None:
-        async with nodes(pages=40, tls=certificates(tmp_path, "cluster")) as (holder, reader):
+        transfer = TransferSettings(tls=certificates(tmp_path, "cluster"))
+        async with nodes(pages=40, transfer=transfer) as (holder, reader):
             for start in (1000, 2000, 3000):
                 await holder.answer(list(range(start, start + 400)))
             assert await reader.answer([*PROMPT, 7], holder.address) == 400

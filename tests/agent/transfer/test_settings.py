@@ -10,18 +10,36 @@ from trunkline.shared.errors import ConfigError
 FILES = TlsFiles(Path("node.pem"), Path("node.key"), Path("ca.pem"))
 
 
+SECRET = "a secret of the cluster"
+elsewhere = pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "node.example"])
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
 def test_on_loopback_nobody_needs_to_prove_anything(host: str) -> None:
-    TransferSettings(host).check(None, anybody=False)
+    TransferSettings(host, nixl=True).check(None, anybody=False, plain=False)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "node.example"])
+@elsewhere
 def test_elsewhere_there_must_be_a_proof_or_a_word(host: str) -> None:
     with pytest.raises(ConfigError, match=f"--transfer-host {host}: .*--cluster-secret-file.*--transfer-open"):
-        TransferSettings(host).check(None, anybody=False)
-    TransferSettings(host).check("a secret of the cluster", anybody=False)
-    TransferSettings(host, tls=FILES).check(None, anybody=False)
-    TransferSettings(host).check(None, anybody=True)
+        TransferSettings(host).check(None, anybody=False, plain=True)
+    TransferSettings(host).check(SECRET, anybody=False, plain=True)
+    TransferSettings(host, tls=FILES).check(None, anybody=False, plain=True)
+    TransferSettings(host).check(None, anybody=True, plain=False)
+
+
+@elsewhere
+def test_elsewhere_pages_pass_unencrypted_only_when_told(host: str) -> None:
+    for settings in (TransferSettings(host), TransferSettings(host, tls=FILES)):
+        with pytest.raises(ConfigError, match=f"--transfer-host {host}: .*--transfer-plain"):
+            settings.check(SECRET, anybody=False, plain=False)
+
+
+@elsewhere
+def test_elsewhere_nixl_needs_a_network_of_the_cluster_s_own(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"--transfer-host {host}: NIXL asks nobody"):
+        TransferSettings(host, nixl=True).check(SECRET, anybody=False, plain=True)
+    TransferSettings(host, nixl=True).check(SECRET, anybody=True, plain=False)
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path: Path) -> None:

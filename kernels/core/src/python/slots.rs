@@ -106,8 +106,23 @@ impl PageSlots {
     }
 
     #[getter]
+    fn stride(&self) -> usize {
+        self.slots.stride()
+    }
+
+    #[getter]
     fn page_bytes(&self) -> usize {
         self.slots.page_bytes()
+    }
+
+    #[getter]
+    fn generations_at(&self) -> usize {
+        self.slots.addresses().0
+    }
+
+    #[getter]
+    fn pages_at(&self) -> usize {
+        self.slots.addresses().1
     }
 }
 
