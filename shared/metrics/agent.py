@@ -18,7 +18,7 @@ PAGES_STATE = Label("state", ("free", "resident", "in_flight", "cached", "leased
 SOURCE, TARGET = Label("source", _TIERS), Label("target", _TIERS)
 GONE = Label("reason", ("room", "copied", "short", "expired", "damaged"))
 LOST = Label("reason", ("changed", "damaged", "absent", "lost"))
-WAY = Label("way", bound="ways to a holder, `shm`, `nixl` and `tcp`")
+WAY = Label("way", ("shm", "nixl", "tcp"))
 STEP = Label("kind", ("prefill", "decode"))
 
 _STEP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)

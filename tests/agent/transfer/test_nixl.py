@@ -4,6 +4,7 @@ NIXL is optional: without it these are skipped.
 """
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.agent.transfer.slabs import EPOCH, PAGE_BYTES, SECRET, generations, located, make, page, targets
-from tests.agent.transfer.test_pulling import PROMPT, nodes, without_shm
+from tests.agent.transfer.test_pulling import nodes, without_shm
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.slab import Slab
 from trunkline.agent.transfer import nixl as nixl_module
@@ -201,21 +202,18 @@ def test_what_a_stopped_holder_sends_later_is_written_nowhere_that_matters(proce
 
 
 def test_nodes_pull_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until one pull was in time: the thread that polls may wait long for its core, and no request waits for it."""
     without_shm(monkeypatch)
 
     async def main() -> None:
         async with nodes(transfer=TransferSettings(nixl=True)) as (holder, reader):
-            assert await holder.answer(PROMPT) == 0
-            assert await reader.answer([*PROMPT, 7, 8, 9], holder.address) == 400
-            [link] = reader.endpoint.puller.links()  # type: ignore[union-attr]
-            by_nixl, by_tcp = link.ways
-            assert by_tcp.speed.rate > 0, "NIXL takes its time to connect, and nobody waits for it"
-            for start in range(2000, 9000, 400):
-                if by_nixl.speed.rate:
-                    break
-                other = list(range(start, start + 400))
-                await holder.answer(other)
-                await reader.answer([*other, 7], holder.address)
-            assert by_nixl.speed.rate > 0
+            async with asyncio.timeout(60):
+                for start in itertools.count(1000):
+                    prompt = list(range(start, start + 400))
+                    await holder.answer(prompt)
+                    await reader.answer([*prompt, 7], holder.address)
+                    links = reader.endpoint.puller.links()  # type: ignore[union-attr]
+                    if any(way.name == "nixl" and way.speed.rate for link in links for way in link.ways):
+                        break
 
     asyncio.run(main())

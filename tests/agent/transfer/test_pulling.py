@@ -38,7 +38,12 @@ class Node:
     """An engine that lends and pulls."""
 
     def __init__(
-        self, number: int, pages: int, host_pages: int, transfer: TransferSettings = ON_LOOPBACK, disk: DiskSettings | None = None
+        self,
+        number: int,
+        pages: int,
+        host_pages: int,
+        transfer: TransferSettings = ON_LOOPBACK,
+        disk: DiskSettings | None = None,
     ) -> None:
         limits, host = EngineLimits(max_running=8), host_pages * 4096
         settings = AgentSettings(FAST, "m", f"node-{number}", pages=pages, host_bytes=host, disk=disk, limits=limits)
