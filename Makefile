@@ -9,7 +9,7 @@ AGENT_PORT ?= 8100
 AGENTS ?= 2
 MINUTES ?= 30
 
-.PHONY: setup up test redis prometheus chromium lint monitoring helm chart bench bench-compare soak lock clean
+.PHONY: setup up test test-k8s redis prometheus chromium lint monitoring helm chart bench bench-compare soak lock clean
 setup: $(VENV)/.ready
 
 $(VENV)/.uv:
@@ -86,6 +86,15 @@ helm: $(HELM)
 chart: setup helm
 	$(HELM) lint --strict helm/trunkline
 	HELM=$(abspath $(HELM)) $(BIN)/python -m pytest -q tests/helm
+
+# The chart on a real Kubernetes of one node, with images of this checkout: as root, about a quarter of an hour. K8S is a
+# folder of scripts that build, start and stop one; building it takes ten minutes, once.
+K8S ?= ../shared/k8s
+test-k8s: setup
+	@[ -x $(K8S)/up.sh ] && [ "$$(id -u)" = 0 ] || \
+	  { echo "no Kubernetes can be started here: that takes root, and its scripts in K8S=$(K8S)" >&2; exit 2; }
+	$(K8S)/build.sh >/dev/null
+	TRUNKLINE_K8S=$(abspath $(K8S)) $(BIN)/python -m pytest tests/k8s -n 0 -s --durations=0
 
 bench: setup
 	$(BIN)/trunkline bench core

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -32,6 +33,12 @@ GOOD: dict[str, tuple[str, ...]] = {
         "redis.external.url=rediss://redis.example:6379/0",
         "redis.external.existingSecret=r",
         "redis.external.caSecret=ca",
+    ),
+    "Redis behind Sentinel": (
+        "redis.enabled=false",
+        "redis.external.url=redis+sentinel://s0:26379\\,s1:26379/mymaster",
+        "redis.external.existingSecret=r",
+        "redis.external.sentinelKey=sentinel",
     ),
     "several pools": ("pools[0].name=a", "pools[1].name=b", "pools[1].engine=emulated", "pools[1].replicas=3"),
     "GPUs": (
@@ -131,6 +138,19 @@ def test_good_values_render(values: tuple[str, ...]) -> None:
             for claim in one["spec"].get("volumeClaimTemplates", [])
         }
         assert mounted - claims <= {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.34"])
+def test_what_is_rendered_is_within_the_schemas_of_kubernetes(version: str) -> None:
+    """Its oldest version that the chart takes, and a current one. Of what operators define there are no schemas."""
+    unknown = set()
+    for values in GOOD.values():
+        for document in render(*values):
+            try:
+                kubernetes_validate.validate(document, version, strict=True)
+            except kubernetes_validate.SchemaNotFoundError:
+                unknown.add(document["kind"])
+    assert unknown == {"HTTPRoute", "PodMonitor", "PrometheusRule"}
 
 
 @pytest.mark.parametrize(("values", "message"), BAD.values(), ids=BAD)

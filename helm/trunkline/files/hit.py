@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import urllib.error
 import urllib.request
 
 URL, WORDS = os.environ["URL"], int(os.environ["WORDS"])
@@ -15,8 +16,13 @@ def call(path, body=None):
     if key := os.environ.get("API_KEY"):
         headers["authorization"] = f"Bearer {key}"
     data = json.dumps(body).encode() if body is not None else None
-    with urllib.request.urlopen(urllib.request.Request(URL + path, data, headers), timeout=300) as answer:
-        return json.load(answer), answer.headers
+    try:
+        with urllib.request.urlopen(urllib.request.Request(URL + path, data, headers), timeout=300) as answer:
+            return json.load(answer), answer.headers
+    except urllib.error.HTTPError as error:
+        sys.exit(f"{path}: {error.code} {error.read().decode(errors='replace')}")
+    except OSError as error:
+        sys.exit(f"{URL} does not answer: {error}")
 
 
 models, _ = call("/v1/models")

@@ -126,6 +126,10 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if include "trunkline.hasRegistry" . }}
 - name: TRUNKLINE_REGISTRY_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ include "trunkline.registrySecret" . }}, key: {{ if .Values.redis.enabled }}password{{ else }}{{ .Values.redis.external.key }}{{ end }}}}
+{{- with .Values.redis.external.sentinelKey }}
+- name: TRUNKLINE_SENTINEL_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ include "trunkline.registrySecret" $ }}, key: {{ . }}}}
+{{- end }}
 {{- end }}
 {{- end -}}
 
