@@ -124,10 +124,7 @@ class Fetcher:
     def advance(self, now: float) -> None:
         """Something is `links.due`."""
         for flow in self.links.advance(now):
-            fetch = self._under_way.pop(flow)
-            fetch.flows -= 1
-            if not fetch.flows:
-                self._arrive(fetch, now)
+            self._landed(self._under_way.pop(flow), now)
 
     def left(self, node: int, now: float) -> tuple[float, float]:
         """Tokens still to come to the node from others, and to go out from it to them."""
@@ -144,7 +141,7 @@ class Fetcher:
         start = len(fetch.held)
         count = 0 if host is None else host.run(_missing(fetch.job.chain, start))
         links = (3 * fetch.node + _HOST,)
-        if count and self._pays(fetch, links, start, count, 0.0):
+        if count and self._pays(fetch, links, start, count):
             fetch.promoted = count
             fetch.flows += 1
             self._flow(fetch, links, count, now)
@@ -162,13 +159,20 @@ class Fetcher:
             self._caches[source].release(lent, used=False)
             return
         fetch.lent, fetch.pulled = lent, held - start
-        self.totals.pulls += 1
         fetch.flows += 1
         self._later(now + HANDSHAKE_S, partial(self._flow_pull, fetch, links))
-        self._later(now + PATIENCE * fetch.worth_s + PATIENCE_S, partial(self._give_up, fetch))
 
     def _flow_pull(self, fetch: _Fetch, links: Sequence[int], now: float) -> None:
-        fetch.pull = self._flow(fetch, links, fetch.pulled, now)
+        """The holder has answered. Others may have begun meanwhile, so the reader looks again."""
+        count = fetch.pulled
+        if self._takes_s(fetch, links, fetch.stop - count, count) >= fetch.begun_at + fetch.worth_s - now:
+            fetch.pulled = 0
+            fetch.job.expected = fetch.stop * self._setup.block_tokens
+            self._landed(fetch, now)
+            return
+        self.totals.pulls += 1
+        fetch.pull = self._flow(fetch, links, count, now)
+        self._later(now + PATIENCE * fetch.worth_s + PATIENCE_S, partial(self._give_up, fetch))
 
     def _give_up(self, fetch: _Fetch, now: float) -> None:
         """If the pull is still not there. Its first pages have come, and are used."""
@@ -179,9 +183,7 @@ class Fetcher:
         del self._under_way[flow]
         fetch.vain = True
         fetch.pulled -= math.ceil(flow.left / self._page_bytes)
-        fetch.flows -= 1
-        if not fetch.flows:
-            self._arrive(fetch, now)
+        self._landed(fetch, now)
 
     def _pull_shared(self, fetch: _Fetch, now: float) -> None:
         """From a pool whose pages lie on all nodes alike."""
@@ -192,13 +194,16 @@ class Fetcher:
             fetch.flows += 1
             self._flow(fetch, (3 * fetch.node + _IN,), pages, now)
 
-    def _pays(self, fetch: _Fetch, links: Sequence[int], start: int, count: int, latency: float) -> bool:
-        """Whether the pages come sooner than the node could have computed them after what waits already."""
+    def _pays(self, fetch: _Fetch, links: Sequence[int], start: int, count: int, latency: float = 0.0) -> bool:
+        """Whether the pages come sooner than the node could have computed them after what waits before them."""
         block, profile = self._setup.block_tokens, self._setup.profile
-        wait_s = self._engines[fetch.node].backlog() * profile.linear_s
-        fetch.worth_s = wait_s + profile.prefill_s(start * block, (start + count) * block)
-        took = latency + self.links.seconds(links, count * self._page_bytes) - self._ahead_s(fetch.job, start + count)
-        return took < fetch.worth_s
+        ahead = self._engines[fetch.node].ahead(fetch.job, fetch.job.prompt_tokens - start * block)
+        fetch.worth_s = ahead * profile.linear_s + profile.prefill_s(start * block, (start + count) * block)
+        return latency + self._takes_s(fetch, links, start, count) < fetch.worth_s
+
+    def _takes_s(self, fetch: _Fetch, links: Sequence[int], start: int, count: int) -> float:
+        """If it began now: until the rest comes no later than it is needed."""
+        return self.links.seconds(links, count * self._page_bytes) - self._ahead_s(fetch.job, start + count)
 
     def _flow(self, fetch: _Fetch, links: Sequence[int], pages: float, now: float) -> Flow:
         flow = Flow(links, pages * self._page_bytes, self._ahead_s(fetch.job, fetch.stop))
@@ -210,6 +215,12 @@ class Fetcher:
         """Of computing the first chunk after so many pages: layers come in the order in which they are needed."""
         profile, begin = self._setup.profile, stop * self._setup.block_tokens
         return profile.fixed_s + profile.prefill_s(begin, min(job.prompt_tokens, begin + profile.step_tokens))
+
+    def _landed(self, fetch: _Fetch, now: float) -> None:
+        """One of its flows has ended."""
+        fetch.flows -= 1
+        if not fetch.flows:
+            self._arrive(fetch, now)
 
     def _arrive(self, fetch: _Fetch, now: float) -> None:
         node, job, cache = fetch.node, fetch.job, self._caches[fetch.node]

@@ -7,6 +7,7 @@ and reply are there, so nobody is preempted; pages of replies are never shared.
 """
 
 import math
+from collections.abc import Callable
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
@@ -164,6 +165,15 @@ class EngineModel:
         prefills = sum(job.prompt_tokens - job.computed for job in self._prefills)
         return planned + prefills + sum(job.prompt_tokens - job.expected for job in (*self._waiting, *self._fetching))
 
+    def ahead(self, job: Job, left: int) -> int:
+        """Prompt tokens that are computed before the `left` ones of a job, unless somebody comes who passes it."""
+        due_at = self._due()
+        its = due_at(job, left)
+        queue = (*self._prefills, *self._waiting, *self._fetching)
+        planned = sum(count for _, count in self._chunks)
+        lefts = ((other, self._left(other)) for other in queue if other is not job)
+        return planned + sum(tokens for other, tokens in lefts if due_at(other, tokens) <= its)
+
     def _join(self, now: float) -> None:
         """Somebody joined the queue: a stretch of decode ends, an idle engine begins."""
         if self.wake == _IDLE:
@@ -204,13 +214,14 @@ class EngineModel:
 
     def _queue(self) -> list[Job]:
         """Everything that has prefill to do, admitted or not, in the order in which it is due."""
+        due_at = self._due()
+        return sorted((*self._prefills, *self._waiting), key=lambda job: due_at(job, self._left(job)))
+
+    def _due(self) -> Callable[[Job, int], float]:
+        """When the turn of a job with so many tokens left is, at the present pace."""
         rate = self._prefill_rate.rate
         patience = self._patience / rate if rate else 0.0
-
-        return sorted(
-            (*self._prefills, *self._waiting),
-            key=lambda job: due(job.arrived_at, self._left(job), patience, lead_s=job.lead_s),
-        )
+        return lambda job, left: due(job.arrived_at, left, patience, lead_s=job.lead_s)
 
     def _ends(self, job: Job, budget: int, complete: int, waiting: int) -> bool:
         """Whether the step had better end before this prompt."""

@@ -95,6 +95,7 @@ def table(title: str, rows: list[Row]) -> Table:
         "CV",
         "tok/s",
         "pulls",
+        "in vain",
         "evicted",
     ):
         result.add_column(name, justify="right")
@@ -112,6 +113,7 @@ def table(title: str, rows: list[Row]) -> Table:
             f"{row.work_cv:.3f}",
             f"{row.tokens_per_s:,.0f}",
             f"{row.pulls:,}",
+            f"{100 * row.vain_pulls:.1f} %" if row.pulls else "-",
             f"{row.evictions:,}",
         )
     return result
