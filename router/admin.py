@@ -90,9 +90,9 @@ def api(context: Context, admin: socket.socket | None = None) -> FastAPI:
         replicas = context.replicas
         if replicas is not None and not replicas.link.connected:
             degraded.append(f"registry {replicas.address}: {replicas.link.error}")
-        endpoints = context.endpoints
-        if endpoints is not None and not endpoints.connected:
-            degraded.append(f"{endpoints.address}: {endpoints.error}")
+        listing = context.listing
+        if listing is not None and not listing.connected:
+            degraded.append(f"{listing.address}: {listing.error}")
         status = "waiting for a node" if not ready else "starting" if missing else "ready"
         return {"status": status, "ready": ready, "missing": missing, "degraded": degraded}
 
@@ -141,7 +141,7 @@ def view(context: Context) -> dict[str, object]:
     return {
         "nodes": nodes,
         "registry": context.replicas.view() if context.replicas is not None else None,
-        "endpoints": context.endpoints.view() if context.endpoints is not None else None,
+        "listing": context.listing.view() if context.listing is not None else None,
         "router": {
             "access_log": None
             if access_log is None

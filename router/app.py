@@ -16,6 +16,8 @@ from trunkline.router.admin import api
 from trunkline.router.admission.admission import Admission
 from trunkline.router.context import Context
 from trunkline.router.counters import Counters
+from trunkline.router.discovery.listing import Listing
+from trunkline.router.discovery.node_file import FileAddress, NodeFile
 from trunkline.router.explain.decisions import Decisions
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
 from trunkline.router.pools import Pools
@@ -61,13 +63,16 @@ class Router(NodeListener):
             replicas = Replicas(settings.registry, settings, registry, index, tenants.secret)
             scheduler = replicas.scheduler
             others = [replicas.missing]
-        endpoints = None
-        if settings.service is not None:
+        listing: Listing | None = None
+        if isinstance(settings.listing, FileAddress):
+            listing = NodeFile(settings.listing, registry, tenants.secret)
+        elif settings.listing is not None:
             # Likewise: it brings in an HTTP client.
             from trunkline.router.discovery.watch import EndpointWatch
 
-            endpoints = EndpointWatch(settings.service, registry, tenants.secret)
-            others.append(endpoints.missing)
+            listing = EndpointWatch(settings.listing, registry, tenants.secret)
+        if listing is not None:
+            others.append(listing.missing)
         counters = Counters()
         self.context = Context(
             settings=settings,
@@ -82,7 +87,7 @@ class Router(NodeListener):
             counters=counters,
             warmup=WarmUp(registry, lambda: [text for missing in others for text in missing()]),
             replicas=replicas,
-            endpoints=endpoints,
+            listing=listing,
             access_log=None if settings.access_log is None else AccessLog(settings.access_log),
             decisions=Decisions(),
             history=History(counters, scheduler.accuracy),
@@ -143,15 +148,15 @@ class Router(NodeListener):
         await context.registry.start()
         if context.replicas is not None:
             context.replicas.start()
-        if context.endpoints is not None:
-            context.endpoints.start()
+        if context.listing is not None:
+            context.listing.start()
         try:
             yield
         finally:
             # Responses that outlived the drain deadline end with an error, not in silence.
             context.ticker.abandon()
-            if context.endpoints is not None:
-                await context.endpoints.close()
+            if context.listing is not None:
+                await context.listing.close()
             if context.replicas is not None:
                 await context.replicas.close()
             await context.registry.close()

@@ -12,7 +12,8 @@ import typer
 
 from trunkline.router.admin import MAX_LISTED
 from trunkline.router.app import Router, bind
-from trunkline.router.discovery.service import service_address
+from trunkline.router.discovery.node_file import FileAddress
+from trunkline.router.discovery.service import ServiceAddress, service_address
 from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
@@ -51,6 +52,9 @@ def router(
     kubernetes_service: Annotated[
         str | None, typer.Option(help="Headless Service, [NAMESPACE/]NAME, whose endpoints are nodes; in a pod.")
     ] = None,
+    node_file: Annotated[
+        Path | None, typer.Option(help="Lists URLs of nodes, a line each; read again when it changes.")
+    ] = None,
     admin_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="/admin and /ui are there, and on --port no more.")
     ] = None,
@@ -80,10 +84,16 @@ def router(
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     secret = load_secret(cluster_secret_file)
     who = Tenants(secret) if tenants is None else load_tenants(tenants, secret)
-    if not node and registry is None and kubernetes_service is None:
+    if node_file is not None and kubernetes_service is not None:
+        raise ConfigError("--node-file and --kubernetes-service exclude each other")
+    if not node and registry is None and kubernetes_service is None and node_file is None:
         raise ConfigError(
-            "no nodes: give a --node for each, a --registry where they register, or a --kubernetes-service"
+            "no nodes: give a --node for each, a --registry where they register, a --kubernetes-service, "
+            "or a --node-file that lists them"
         )
+    listing: ServiceAddress | FileAddress | None = FileAddress(node_file) if node_file is not None else None
+    if kubernetes_service is not None:
+        listing = service_address(kubernetes_service)
     settings = Settings(
         nodes=tuple(node or ()),
         host=host,
@@ -94,9 +104,9 @@ def router(
         access_log=access_log,
         admin_token=admin_token() if admin_token_file is None else read_secret(admin_token_file, "admin token"),
         registry=registry_address(registry, registry_password_file) if registry is not None else None,
-        service=service_address(kubernetes_service) if kubernetes_service is not None else None,
+        listing=listing,
     )
-    sources = (settings.registry, settings.service)
+    sources = (settings.registry, settings.listing)
     made = Router(settings, who)
     with ExitStack() as sockets:
         listeners = [sockets.enter_context(bind(host, port))]

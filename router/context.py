@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from trunkline.router.access_log import AccessLog
 from trunkline.router.admission.admission import Admission
 from trunkline.router.counters import Counters
+from trunkline.router.discovery.listing import Listing
 from trunkline.router.explain.decisions import Decisions
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
@@ -20,7 +21,6 @@ from trunkline.router.ui.prefixes import Prefixes
 from trunkline.router.warmup import WarmUp
 
 if TYPE_CHECKING:
-    from trunkline.router.discovery.watch import EndpointWatch
     from trunkline.router.replicas.replicas import Replicas
 
 
@@ -41,7 +41,7 @@ class Context:
     warmup: WarmUp
     replicas: "Replicas | None"
     """None: this router is alone."""
-    endpoints: "EndpointWatch | None"
+    listing: Listing | None
     """None: nodes are not looked for in Kubernetes."""
     access_log: AccessLog | None
     decisions: Decisions

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from trunkline.router.admission.metrics import collect as collect_admission
-from trunkline.router.discovery.metrics import collect as collect_endpoints
+from trunkline.router.discovery.metrics import collect as collect_listing
 from trunkline.router.replicas.metrics import collect as collect_replicas
 from trunkline.router.summaries import SummaryStatus
 from trunkline.shared.metrics import router as catalog
@@ -33,7 +33,7 @@ class RouterCollector(Collector):
         yield from self._nodes()
         yield from self._index()
         yield from collect_replicas(self._context.replicas)
-        yield from collect_endpoints(self._context.endpoints)
+        yield from collect_listing(self._context.listing)
 
     def _requests(self) -> Iterator[Metric]:
         counters, log = self._context.counters, self._context.access_log

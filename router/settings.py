@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from trunkline.router.discovery.node_file import FileAddress
 from trunkline.router.discovery.service import ServiceAddress
 from trunkline.shared.names import MAX_BODY_BYTES, ROUTER_PORT
 from trunkline.shared.registry import RegistryAddress
@@ -108,8 +109,8 @@ class Settings:
     """Lets clients that are not on this host use /admin."""
     registry: RegistryAddress | None = None
     """Where nodes register, and other routers tell of their load. None: `nodes` are all, and this router is alone."""
-    service: ServiceAddress | None = None
-    """Of Kubernetes, whose endpoints are nodes as well."""
+    listing: ServiceAddress | FileAddress | None = None
+    """Where further nodes are listed."""
     deadlines: Deadlines = Deadlines()
     scheduler: SchedulerSettings = SchedulerSettings()
     admission: AdmissionSettings = AdmissionSettings()

@@ -71,7 +71,7 @@ def render(view: dict[str, Any]) -> Group:
         ("false promises", f"{checked['false_promises']:,} of {checked['requests']:,}"),
         ("held, refused", f"{router['held']['requests']:,}, {sum(router['held']['refused'].values()):,}"),
         *_registry(view["registry"]),
-        *_endpoints(view["endpoints"]),
+        *_listing(view["listing"]),
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
     ):
         totals.add_row(name, value)
@@ -91,9 +91,9 @@ def _registry(registry: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [("registry", f"{escape(registry['address'])} {state}"), ("other routers", ", ".join(routers) or "none")]
 
 
-def _endpoints(endpoints: dict[str, Any] | None) -> list[tuple[str, str]]:
+def _listing(listing: dict[str, Any] | None) -> list[tuple[str, str]]:
     """A row about where Kubernetes lists nodes, if that is asked."""
-    return [] if endpoints is None else [("kubernetes", f"{escape(endpoints['address'])} {_connection(endpoints)}")]
+    return [] if listing is None else [(listing["kind"], f"{escape(listing['address'])} {_connection(listing)}")]
 
 
 def _connection(view: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the nodes' discovery in Kubernetes tells Prometheus. Without it there are no samples."""
+"""What a listing of nodes tells Prometheus. Without one there are no samples."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from prometheus_client.core import Metric
 from trunkline.shared.metrics import router as catalog
 
 if TYPE_CHECKING:
-    from trunkline.router.discovery.watch import EndpointWatch
+    from trunkline.router.discovery.listing import Listing
 
 
-def collect(watch: EndpointWatch | None) -> Iterator[Metric]:
-    if watch is None:
+def collect(listing: Listing | None) -> Iterator[Metric]:
+    if listing is None:
         yield from (metric.by(()) for metric in catalog.ENDPOINTS.metrics)
         return
-    yield catalog.ENDPOINTS_CONNECTED.of(watch.connected)
-    yield catalog.ENDPOINTS_LOSSES.of(watch.losses)
-    yield catalog.ENDPOINTS_UNLISTED.of(len(watch.membership.unlisted))
-    yield catalog.ENDPOINTS_REFUSED.of(len(watch.membership.refused))
+    yield catalog.ENDPOINTS_CONNECTED.of(listing.connected)
+    yield catalog.ENDPOINTS_LOSSES.of(listing.losses)
+    yield catalog.ENDPOINTS_UNLISTED.of(len(listing.membership.unlisted))
+    yield catalog.ENDPOINTS_REFUSED.of(len(listing.membership.refused))

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from trunkline.shared.errors import ConfigError
 
@@ -21,6 +22,7 @@ class ServiceAddress:
     """Base URL."""
     account: Path | None = ACCOUNT
     """Folder of `token` and `ca.crt`; None: the API asks for neither."""
+    kind: ClassVar = "kubernetes"
 
     def __str__(self) -> str:
         return f"endpoints of {self.namespace}/{self.name}"

@@ -11,18 +11,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import chain
 
-from trunkline.router.discovery.membership import Membership
+from trunkline.router.discovery.listing import Listing
 from trunkline.router.discovery.service import ServiceAddress
 from trunkline.router.discovery.slices import ApiError, Expired, SliceApi, connected
 from trunkline.router.nodes import Registry
 from trunkline.router.timing import jittered
 from trunkline.shared.lease import Member
 
-LOOK_S = 1.0
-"""Between two looks at nodes that are not listed any more and still serve."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _STEADY_S = 10.0
 """What has worked for so long is tried again at once."""
@@ -30,9 +27,7 @@ _STEADY_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class EndpointWatch:
-    """`start` after the registry of nodes has started, `close` before it closes. Used on the event loop only."""
-
+class EndpointWatch(Listing):
     def __init__(
         self,
         address: ServiceAddress,
@@ -40,55 +35,20 @@ class EndpointWatch:
         secret: str | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.address = address
-        self.connected = False
-        """The slices are known as they are, as far as this router can tell."""
-        self.error = "not connected yet"
-        """Why they are not, else empty."""
-        self.losses = 0
-        """Times that the watch was lost."""
-        self.membership = Membership(registry, secret)
+        super().__init__(address, registry, secret)
+        self._service = address
         self._secret = secret
         self._clock = clock
-        self._members: dict[str, list[Member]] = {}
-        """By the name of their slice."""
-        self._listed = False
-        self._changed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._slices: dict[str, list[Member]] = {}
+        """By name."""
 
-    def start(self) -> None:
-        self._tasks = [
-            asyncio.create_task(self._watch(), name=str(self.address)),
-            asyncio.create_task(self._apply(), name=f"nodes of {self.address}"),
-        ]
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def missing(self) -> list[str]:
-        """What is not known yet, after a start."""
-        return [] if self._listed else [f"{self.address}: {self.error or 'being listed'}"]
-
-    def view(self) -> dict[str, object]:
-        """JSON for people and tools."""
-        return {
-            "address": str(self.address),
-            "connected": self.connected,
-            "error": self.error,
-            "losses": self.losses,
-            "unlisted_nodes": sorted(self.membership.unlisted),
-            "refused_nodes": dict(sorted(self.membership.refused.items())),
-        }
-
-    async def _watch(self) -> None:
+    async def _follow(self) -> None:
         pause = _FIRST_PAUSE_S
         while True:
             began = self._clock()
             try:
-                async with connected(self.address) as api:
-                    await self._follow(api)
+                async with connected(self._service) as api:
+                    await self._watch(api)
             except Expired:
                 log.info("%s: listed again, the watch was too far behind", self.address)
             except ApiError as error:
@@ -99,36 +59,17 @@ class EndpointWatch:
             pause = _FIRST_PAUSE_S if self._clock() - began > _STEADY_S else min(pause * 2, _LONGEST_PAUSE_S)
             await asyncio.sleep(jittered(pause))
 
-    async def _follow(self, api: SliceApi) -> None:
+    async def _watch(self, api: SliceApi) -> None:
         slices, version = await api.list()
-        self._members = {one.metadata.name: one.members(self._secret) for one in slices}
-        self._listed = True
-        self._changed.set()
-        if not self.connected:
-            log.info("%s: connected", self.address)
-        self.connected, self.error = True, ""
+        self._slices = {one.metadata.name: one.members(self._secret) for one in slices}
+        self._list(list(chain(*self._slices.values())))
         while True:
             async for change in api.watch(version):
                 version = change.version
                 if change.slice is None:
                     continue
                 if change.deleted:
-                    self._members.pop(change.slice.metadata.name, None)
+                    self._slices.pop(change.slice.metadata.name, None)
                 else:
-                    self._members[change.slice.metadata.name] = change.slice.members(self._secret)
-                self._changed.set()
-
-    async def _apply(self) -> None:
-        while True:
-            self._changed.clear()
-            if self._listed:
-                await self.membership.apply(list(chain(*self._members.values())))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._changed.wait()
-
-    def _lost(self, reason: str) -> None:
-        self.losses += self.connected
-        if self.connected or reason != self.error:
-            log.warning("%s: %s; nodes stay as they are", self.address, reason)
-        self.connected, self.error = False, reason
+                    self._slices[change.slice.metadata.name] = change.slice.members(self._secret)
+                self._list(list(chain(*self._slices.values())))

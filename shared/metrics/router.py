@@ -144,14 +144,14 @@ PEERS = REPLICAS.gauge("peers", "other routers that were heard of")
 PEER_BATCHES = REPLICAS.counter("peer_batches", "among routers; `refused`: too many routers", PEER)
 PEER_CLAIMS_KEPT = REPLICAS.counter("peer_claims_kept", "claims that the others were not told of: too many at once")
 
-ENDPOINTS = ROUTER.section("Kubernetes")
+ENDPOINTS = ROUTER.section("Listed nodes")
 ENDPOINTS_CONNECTED = ENDPOINTS.gauge(
     "endpoints_connected",
-    "1 while the Kubernetes API tells of nodes; no sample without `--kubernetes-service`",
+    "1 while the Kubernetes API or the file tells of nodes; no sample without `--kubernetes-service` or `--node-file`",
     watch="alert on 0",
 )
-ENDPOINTS_LOSSES = ENDPOINTS.counter("endpoints_losses", "times that the watch was lost")
-ENDPOINTS_UNLISTED = ENDPOINTS.gauge(
-    "endpoints_unlisted_nodes", "nodes that serve though Kubernetes does not list them any more"
+ENDPOINTS_LOSSES = ENDPOINTS.counter(
+    "endpoints_losses", "times that the watch was lost, or the file could not be read any more"
 )
-ENDPOINTS_REFUSED = ENDPOINTS.gauge("endpoints_refused_nodes", "endpoints that are not watched: no room")
+ENDPOINTS_UNLISTED = ENDPOINTS.gauge("endpoints_unlisted_nodes", "nodes that serve though they are not listed any more")
+ENDPOINTS_REFUSED = ENDPOINTS.gauge("endpoints_refused_nodes", "listed nodes that are not watched: no room, or no URL")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.router.fakes import FakeAgent
 from tests.router.serving import Reply, Served, ask, request, run, serving, until
-from trunkline.router.discovery import slices, watch
+from trunkline.router.discovery import listing, slices, watch
 from trunkline.router.discovery.service import ServiceAddress
 from trunkline.router.discovery.watch import EndpointWatch
 from trunkline.router.nodes import NodeState
@@ -22,7 +22,7 @@ PATH = "/apis/discovery.k8s.io/v1/namespaces/here/endpointslices"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(listing, "LOOK_S", 0.1)
     monkeypatch.setattr(watch, "_LONGEST_PAUSE_S", 0.2)
     monkeypatch.setattr(slices, "ANSWER_S", 1.0)
 
@@ -133,8 +133,8 @@ class FakeApi:
 
 @asynccontextmanager
 async def watching(api: FakeApi, **changes: Any) -> AsyncIterator[tuple[Served, EndpointWatch]]:
-    async with serving([], service=api.address, **changes) as served:
-        found = served.router.context.endpoints
+    async with serving([], listing=api.address, **changes) as served:
+        found = served.router.context.listing
         assert found is not None
         yield served, found
 
@@ -242,8 +242,8 @@ def test_an_api_that_is_gone_takes_no_node_out_and_is_told() -> None:
         api = FakeApi()
         async with FakeAgent("a") as a, api.serving():
             api.put(slice_of("s1", a))
-            async with serving([], service=api.address) as served:
-                found = served.router.context.endpoints
+            async with serving([], listing=api.address) as served:
+                found = served.router.context.listing
                 assert found is not None
                 await until(lambda: names(served, NodeState.READY) == {"a"} and api.watched == 1)
                 api.status = 403
