@@ -61,11 +61,14 @@ class PromptKeys:
         seed = self._seeds.get(namespace, self._salt, text=True)
         return text_chain(seed, content.frames, content.texts, TEXT_CHUNK, content.closed)
 
-    def tokens_at(self, count: int) -> int:
-        """Tokens that the first `count` keys cover."""
-        content = self._content
+    def depths(self, counts: list[int]) -> list[int]:
+        """Tokens that so many leading keys cover, for each of the counts."""
+        content, tokens = self._content, self.tokens
         if isinstance(content, array):
-            return min(count * PAGE_TOKENS, self.tokens)
+            return [min(count * PAGE_TOKENS, tokens) for count in counts]
+        return [self._covered(content, count) for count in counts]
+
+    def _covered(self, content: Canonical, count: int) -> int:
         covered, closed = 0, content.closed
         for frame, text in zip(content.frames, content.texts, strict=True):
             size, framing = len(text), len(frame)

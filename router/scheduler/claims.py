@@ -35,9 +35,10 @@ def sample(keys: bytes) -> bytes:
     return every(keys, DENSE, STRIDE)
 
 
-def unsampled(count: int, keys: bytes) -> int:
-    """How many keys of the chain the first `count` of its sample stand for."""
-    return min(spanned(count), len(keys) // _KEY_BYTES)
+def unsampled(counts: list[int], keys: bytes) -> list[int]:
+    """How many keys of the chain so many leading keys of its sample stand for, for each of the counts."""
+    most = len(keys) // _KEY_BYTES
+    return [min(spanned(count), most) for count in counts]
 
 
 def spanned(count: int) -> int:

@@ -53,8 +53,8 @@ def weigh(
     nodes: bytes,
     tiers: bytes,
     claimed: bytes,
-    depths: Sequence[int],
-    uses: Sequence[float],
+    depths: list[int],
+    uses: list[float],
     tokens: int,
     prices: Prices,
 ) -> bytearray:

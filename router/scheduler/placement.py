@@ -1,6 +1,6 @@
 """The scheduler's answer for one request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -63,7 +63,7 @@ class Match(msgspec.Struct, gc=False):
     """What summaries say of it: (node, device, host, disk) u32s."""
     claimed: bytes
     """What nodes will hold because of what was just placed: (node, place in `depths`) u32s."""
-    depths: Sequence[int]
+    depths: list[int]
     pulls: Mapping[int, Pull] = NO_PULLS
     """By position in the group: what is better done with a pull."""
 
@@ -101,17 +101,17 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
 
     def choice(self, rank: int) -> Choice:
         """Rank 0 is the best. Made when it is tried: most never are."""
-        at = self.order[rank]
-        for match, claim in zip(self.matches, self.claims, strict=True):
-            group = match.group
-            if at < len(group.nodes):
-                node = group.nodes[at]
-                matched, load = cost.matched(self.offers, self.order[rank]), group.loads[at]
-                uncached = max(1, self.tokens - matched)
-                pull = match.pulls.get(at)
-                if pull is None:
-                    return Choice(node, load, claim, group.assumed, matched, uncached)
-                source = group.nodes[pull.source]
-                return Choice(node, load, claim, group.assumed, matched, uncached, source, pull.tokens)
+        number = at = self.order[rank]
+        place = 0
+        group = self.matches[0].group
+        while at >= len(group.nodes):
             at -= len(group.nodes)
-        raise IndexError(f"no candidate of rank {rank}")
+            place += 1
+            group = self.matches[place].group
+        node, load, claim = group.nodes[at], group.loads[at], self.claims[place]
+        matched = cost.matched(self.offers, number)
+        uncached = max(1, self.tokens - matched)
+        pull = self.matches[place].pulls.get(at)
+        if pull is None:
+            return Choice(node, load, claim, group.assumed, matched, uncached)
+        return Choice(node, load, claim, group.assumed, matched, uncached, group.nodes[pull.source], pull.tokens)

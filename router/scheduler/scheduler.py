@@ -96,7 +96,7 @@ class Scheduler(NodeListener):
             claims.append(claim)
             assumed = group.assumed
             claimed, counts, uses = (self.assumed_claims if assumed else self.burst_claims).match(claim, now)
-            depths = [keys.tokens_at(unsampled(count, chain)) for count in counts]
+            depths = keys.depths(unsampled(counts, chain)) if counts else counts
             match = Match(group, b"" if assumed else self._index.match(chain), claimed, depths)
             matches.append(match)
             part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, uses, tokens, prices)

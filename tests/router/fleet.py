@@ -63,7 +63,7 @@ class Fleet:
         """The node has published the whole prompt."""
         keys = PromptKeys(prompt, "", Seeds(), 4.0)
         chain = keys.chain(SPACE)
-        depths = array("I", [keys.tokens_at(index + 1) for index in range(len(chain) // 8)])
+        depths = array("I", keys.depths(list(range(1, len(chain) // 8 + 1))))
         self.index.store(node, chain, depths, tier)
 
 

@@ -47,7 +47,7 @@ def test_token_ids_have_page_keys() -> None:
     assert len(keys(tokens)) == 100 // PAGE_TOKENS
     assert shared(keys(tokens), keys(tokens[:40])) == 2
     counted = PromptKeys(Prompt("m", tokens), "", Seeds(), 4.0)
-    assert (counted.tokens, counted.tokens_at(2), counted.tokens_at(6)) == (100, 32, 96)
+    assert (counted.tokens, counted.depths([2, 6])) == (100, [32, 96])
 
 
 @given(st.lists(st.text(max_size=400), min_size=1, max_size=5), st.booleans())
@@ -56,7 +56,7 @@ def test_tokens_grow_with_the_keys_up_to_the_whole_prompt(texts: list[str], chat
     prompt = PromptKeys(Prompt("m", content), "", Seeds(), 1.0)
     count = len(prompt.chain(SPACE)) // 8
     assert count == len(content.boundaries())
-    covered = [prompt.tokens_at(index) for index in range(count + 1)]
+    covered = prompt.depths(list(range(count + 1)))
     ends = [0]
     for segment, end in content.boundaries():
         before = sum(len(content.texts[i]) for i in range(segment))

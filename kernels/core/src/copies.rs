@@ -27,14 +27,13 @@ struct Piece {
 impl<'a> Copies<'a> {
     /// `held`: tokens of the prompt by node, in any order. `asked` ascends in tokens.
     pub fn new(
-        mut held: Vec<u32>,
+        held: impl Iterator<Item = u32> + Clone,
         tokens: u32,
         asked: impl Iterator<Item = Asked>,
         memory_s: f64,
         prices: &'a Prices,
     ) -> Self {
-        held.sort_unstable();
-        let longest = held.last().map_or(0, |&most| most.min(tokens));
+        let longest = held.clone().max().unwrap_or(0).min(tokens);
         let own_s = prices.seconds((tokens - longest).max(1), longest);
         let (mut pieces, mut start): (Vec<Piece>, u32) = (Vec::new(), 0);
         for Asked { tokens, uses } in asked {
@@ -42,7 +41,7 @@ impl<'a> Copies<'a> {
             if end <= start {
                 continue;
             }
-            let holders = (held.len() - held.partition_point(|&tokens| tokens < end)) as f64;
+            let holders = held.clone().filter(|&tokens| tokens >= end).count() as f64;
             let busy = (uses / memory_s * own_s / holders).min(1.0);
             let others = busy * uses / (holders + 1.0);
             let share = others / (1.0 + others);

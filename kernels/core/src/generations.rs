@@ -96,6 +96,9 @@ impl Generations {
         let known = given.iter().find(|&&(known, _)| known == node);
         let known = known.map_or(0, |&(_, count)| count as usize);
         let end = (keys.len() / KEY_BYTES).min(known.saturating_add(limit));
+        if end <= known {
+            return 0;
+        }
         let entries = (known..end).map(|at| Entry {
             key: key_at(keys, at),
             depth: at as u32 + 1,

@@ -55,13 +55,16 @@ impl Row<'_> {
         f64::from_ne_bytes(self.cells[column])
     }
 
-    /// With `matched` of the prompt's `tokens` there after `brought` seconds, and so much work for the others.
+    /// With `matched` of the prompt's `tokens` there after `brought` seconds, and so much work for the others. In place:
+    /// an array that is passed on is stored and loaded in pieces of different size, which the processor waits for.
     #[inline]
-    fn offer(&self, tokens: u32, matched: u32, work: f64, brought: f64) -> Offer {
+    fn offer(&self, offer: &mut Offer, tokens: u32, matched: u32, work: f64, brought: f64) {
         let (queue, drag) = self.wait(tokens.saturating_sub(matched).max(1));
-        let wait = queue.max(brought) + work * drag;
-        let matched = f64::from(matched);
-        [work, wait, self.at(FILL), matched, self.at(REPORTED_AT)]
+        offer[0] = work;
+        offer[1] = queue.max(brought) + work * drag;
+        offer[2] = self.at(FILL);
+        offer[3] = f64::from(matched);
+        offer[4] = self.at(REPORTED_AT);
     }
 
     /// Of a prompt with so many tokens to compute: until its turn, and per second of its work.
@@ -79,32 +82,45 @@ impl Row<'_> {
 
     /// With `held` on the device, or brought there in so many seconds.
     #[inline]
-    fn computing_rest(&self, tokens: u32, held: u32, brought: f64, prices: &Prices) -> Offer {
+    fn computing_rest(
+        &self,
+        offer: &mut Offer,
+        tokens: u32,
+        held: u32,
+        brought: f64,
+        prices: &Prices,
+    ) {
         let uncached = tokens.saturating_sub(held).max(1);
         let work = prices.seconds(uncached, tokens.saturating_sub(uncached));
-        self.offer(tokens, held, work, brought)
+        self.offer(offer, tokens, held, work, brought);
     }
 
     /// Of promoting all that is held, what the host tier has of it, or nothing: what is over first. So the node decides,
     /// which does not know what its work is worth to others.
     #[inline(never)]
-    fn promoting(&self, tokens: u32, [ready, host, disk]: Held, prices: &Prices) -> Offer {
+    fn promoting(
+        &self,
+        offer: &mut Offer,
+        tokens: u32,
+        [ready, host, disk]: Held,
+        prices: &Prices,
+    ) {
         let from_host = f64::from(host) * self.at(HOST);
         let from_disk = from_host + f64::from(disk) * self.at(DISK);
-        let mut first = (f64::INFINITY, [0.0; 5]);
+        let (mut first, mut possible) = (f64::INFINITY, [0.0; 5]);
         for (held, brought) in [
             (ready, 0.0),
             (all([ready, host, 0]), from_host),
             (all([ready, host, disk]), from_disk),
         ] {
-            let offer = self.computing_rest(tokens, held, brought, prices);
+            self.computing_rest(&mut possible, tokens, held, brought, prices);
             let (queue, _) = self.wait(tokens.saturating_sub(held).max(1));
-            let over = queue.max(brought) + offer[0];
-            if over < first.0 {
-                first = (over, offer);
+            let over = queue.max(brought) + possible[0];
+            if over < first {
+                first = over;
+                *offer = possible;
             }
         }
-        first.1
     }
 }
 
@@ -165,15 +181,17 @@ pub fn weigh(
         }
     }
     let new = prices.seconds(tokens, 0);
-    let offer = |&row: &u32| match known[row as usize] {
-        [0, 0, 0] => board.row(row).offer(tokens, 0, new, 0.0),
-        [ready, 0, 0] => board.row(row).computing_rest(tokens, ready, 0.0, prices),
-        held => board.row(row).promoting(tokens, held, prices),
-    };
-    let mut offers: Vec<Offer> = rows.iter().map(offer).collect();
+    let mut offers = vec![[0.0; 5]; rows.len()];
+    for (offer, &number) in offers.iter_mut().zip(rows) {
+        let row = board.row(number);
+        match known[number as usize] {
+            [0, 0, 0] => row.offer(offer, tokens, 0, new, 0.0),
+            [ready, 0, 0] => row.computing_rest(offer, tokens, ready, 0.0, prices),
+            held => row.promoting(offer, tokens, held, prices),
+        }
+    }
     if prompt.uses.iter().any(|&uses| uses > 0.0) {
         let held = rows.iter().map(|&row| all(known[row as usize]));
-        let held = held.filter(|&tokens| tokens > 0).collect();
         let asked = prompt.depths.iter().zip(prompt.uses);
         let asked = asked.map(|(&tokens, &uses)| Asked { tokens, uses });
         let copies = Copies::new(held, tokens, asked, prompt.memory_s, prices);

@@ -43,7 +43,7 @@ class Cluster:
         agent = self._agents[node]
         keys = PromptKeys(read_chat(json.dumps(_body(text, system)).encode()), "", Seeds(), 4.0)
         chain = keys.chain(agent.namespace)
-        depths = array("I", (keys.tokens_at(count + 1) for count in range(len(chain) // 8)))
+        depths = array("I", keys.depths(list(range(1, len(chain) // 8 + 1))))
         agent.publisher.stored(chain, depths.tobytes(), tier)
         return keys.tokens
 

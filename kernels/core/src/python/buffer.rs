@@ -3,20 +3,24 @@
 use pyo3::buffer::{ElementType, PyUntypedBuffer};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyByteArray, PyBytes};
 
 /// A view of a Python object's bytes.
 pub enum View<'a> {
     Bytes(&'a [u8]),
+    Array(&'a Bound<'a, PyByteArray>),
     Buffer(PyUntypedBuffer),
 }
 
 impl<'a> View<'a> {
     /// The bytes of any C-contiguous buffer.
     pub fn raw(object: &'a Bound<'_, PyAny>) -> PyResult<Self> {
-        // Most are bytes, which need no buffer request.
+        // Most are one of these, which need no buffer request.
         if let Ok(bytes) = object.cast_exact::<PyBytes>() {
             return Ok(View::Bytes(bytes.as_bytes()));
+        }
+        if let Ok(array) = object.cast_exact::<PyByteArray>() {
+            return Ok(View::Array(array));
         }
         let buffer = PyUntypedBuffer::get(object)?;
         if !buffer.is_c_contiguous() {
@@ -56,6 +60,8 @@ impl<'a> View<'a> {
     pub fn bytes(&self) -> &[u8] {
         match self {
             View::Bytes(bytes) => bytes,
+            // SAFETY: nobody can write to it or resize it while the GIL is held, see above.
+            View::Array(array) => unsafe { array.as_bytes() },
             View::Buffer(buffer) if buffer.len_bytes() == 0 => &[],
             // SAFETY: the buffer is contiguous, has this length, and is held by `self`.
             View::Buffer(buffer) => unsafe {

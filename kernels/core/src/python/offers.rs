@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyByteArray;
+use pyo3::types::{PyByteArray, PyList};
 
 use super::buffer::View;
 use crate::offers::{self, Board, Offer, Prices, Prompt, Rule};
@@ -24,8 +24,8 @@ fn weigh<'py>(
     rows: &Bound<'py, PyAny>,
     tiers: &Bound<'py, PyAny>,
     claimed: &Bound<'py, PyAny>,
-    depths: Vec<u32>,
-    uses: Vec<f64>,
+    depths: &Bound<'py, PyList>,
+    uses: &Bound<'py, PyList>,
     memory_s: f64,
     tokens: u32,
     per_token: f64,
@@ -54,10 +54,12 @@ fn weigh<'py>(
     }
     let held = words(tiers.bytes()).map(|[row, device, host, disk]| (row, [device, host, disk]));
     let claimed = words(claimed.bytes()).map(|[row, place]| (row, place));
+    let depths = depths.iter().map(|depth| depth.extract::<u32>());
+    let uses = uses.iter().map(|count| count.extract::<f64>());
     let prompt = Prompt {
         tokens,
-        depths: &depths,
-        uses: &uses,
+        depths: &depths.collect::<PyResult<Vec<_>>>()?,
+        uses: &uses.collect::<PyResult<Vec<_>>>()?,
         memory_s,
     };
     let prices = Prices {
@@ -94,13 +96,13 @@ fn rank(
             view.bytes().len()
         )));
     }
-    let offers: Vec<Offer> = chunks
-        .iter()
-        .map(|chunk| {
-            let (values, _) = chunk.as_chunks::<8>();
-            [0, 1, 2, 3, 4].map(|at| f64::from_ne_bytes(values[at]))
-        })
-        .collect();
+    // SAFETY: whatever the bytes are, they are f64s.
+    let (start, mut offers, _) = unsafe { view.bytes().align_to::<Offer>() };
+    let copied: Vec<Offer>;
+    if !start.is_empty() {
+        copied = chunks.iter().map(offer).collect();
+        offers = &copied;
+    }
     let rule = Rule {
         weight,
         limit,
@@ -108,7 +110,12 @@ fn rank(
         tie,
         negligible_s,
     };
-    Ok(offers::rank(&offers, &rule, draw, most))
+    Ok(offers::rank(offers, &rule, draw, most))
+}
+
+fn offer(packed: &[u8; OFFER_BYTES]) -> Offer {
+    let (values, _) = packed.as_chunks::<8>();
+    std::array::from_fn(|at| f64::from_ne_bytes(values[at]))
 }
 
 /// Rows of packed u32s.
