@@ -154,6 +154,10 @@ class Churn:
         """Ends what is under way. Then nothing is held, and nothing on its way."""
         for request in list(self._running):
             self._end(request)
+        for request in self._waiting:
+            if request.fetch is not None:
+                self.cache.abandon(request.fetch)
+            self.cache.leave(request.chain)
         self._waiting.clear()
         self.cache.turn()
 
@@ -254,12 +258,11 @@ class Churn:
         self._running.remove(request)
         request.session.busy = False
         self.tally.requests += 1
-        if len(request.pages) < len(request.chain.keys):
+        if len(request.pages) == len(request.chain.keys):
+            request.session.tokens = array("i", request.chain.tokens)
+        else:
             self.tally.cancelled += 1
-            self.cache.release(request.pages)
-            return
-        request.session.tokens = array("i", request.chain.tokens)
-        self.cache.end(request.chain, request.pages, request.reply)
+        self.cache.end(request.chain, request.pages, max(0, len(request.pages) * PAGE_TOKENS - request.prompt))
 
     def _let_go(self, request: Request) -> None:
         self.cache.release(request.pages, used=False)

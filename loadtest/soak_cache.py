@@ -71,6 +71,7 @@ class Soak:
             _nothing("false hits", false_hits),
             _nothing("pages that did not arrive or were dropped, disk failures", bad),
             _nothing("pages held by nobody at the end", held),
+            _nothing("pages that stay for a request that is gone", counters.protected_pages - counters.core_pages),
             _nothing("tiers still at work 10 s after the end", int(not closed)),
             _nothing(f"damaged pages on the disk, of {fine + len(damaged)}", len(damaged)),
             self._growth(),

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from trunkline.agent.cache import duel, visits
+from trunkline.agent.cache.disk import store
 from trunkline.loadtest import soak_cache
 from trunkline.loadtest.churn import Churn, Sizes
 from trunkline.loadtest.cli import bench
+from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE
 
 SIZES = Sizes(page_bytes=4096, device=64, host=96, disk=160, context=256, sessions=30)
 
@@ -45,6 +48,43 @@ def test_all_tiers_are_churned_and_every_page_is_right(churn: Churn) -> None:
     assert tally.wrong == churn.cache.false_hits == counters.dropped_pages == 0
     assert min(tally.requests, tally.cancelled, tally.computed, tally.reused) > 0
     assert all(route.pages and not route.bad for route in counters.routes.values())
+
+
+def test_everything_it_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Counted after many times as much traffic as each is for: memory that grows would not show in so short a time."""
+    monkeypatch.setattr(visits, "REMEMBERED", 64)
+    monkeypatch.setattr(duel, "SAMPLE_PAGES", 16)
+    monkeypatch.setattr(store, "COMPACT_BYTES", 16 << 10)
+    churn = Churn(tmp_path, SIZES)
+    fill(churn)
+    for _ in range(1000):
+        churn.turn()
+    churn.settle()
+    while churn.cache.moving:
+        churn.cache.turn()
+    cache = churn.cache
+    migration = cache._migration
+    assert migration is not None
+    assert migration._disk is not None
+    disk = migration._disk._disk.store
+    assert isinstance(disk, store.DiskStore)
+    assert len(cache._visits._ends) == 64
+    assert churn.tally.requests > 4 * 64
+    for one in cache._visits.duels.values():
+        for shadow in (one._learned, one._oldest):
+            assert len(shadow._pages) <= len(shadow._slots) < 2 * 16
+    protected = cache._visits.protected
+    assert not protected._awaited
+    assert not protected.fetched
+    entries = cache._catalog.entries
+    assert len(entries) <= SIZES.device + SIZES.host + SIZES.disk
+    assert len(list(cache._catalog.texts.published())) <= MAX_TEXT_KEYS_PER_PAGE * len(entries)
+    assert len(disk._generations) <= disk.pages
+    assert disk._log.size < 4 * max(store.COMPACT_BYTES, disk._compacted)
+    for level in (cache._device, migration.host, migration._disk.level):
+        assert not level.incoming
+        assert not level.lent
+    churn.close()
 
 
 def test_a_wrong_page_is_noticed(churn: Churn) -> None:
