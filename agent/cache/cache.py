@@ -104,18 +104,20 @@ class PageCache:
         return self._migration is not None and self._migration.awaits(fetch)
 
     @property
-    def in_memory(self) -> tuple[Level[Any], ...]:
-        """The tiers that others can read in place: the device's, and the host's if there is one."""
-        return (self._device, *((self._migration.host,) if self._migration else ()))
+    def readable(self) -> tuple[Level[Any], ...]:
+        """The tiers that others can read in place: the host if there is one, then the device, unless pages are kept
+        otherwise in the host."""
+        return self._migration.readable if self._migration else (self._device,)
 
     def find(self, key: int) -> Entry | None:
         """The page under a key, in whatever tier. Nothing is verified."""
         return self._catalog.entries.get(key)
 
-    def stage(self, entries: Sequence[Entry]) -> None:
-        """Begins to bring pages from the disk to the host, parents first, as far as there is room."""
+    def to_host(self, entries: Sequence[Entry]) -> None:
+        """Begins to bring a run of one chain to the host, as far as there is room: copies of what is on the device, and
+        what is on the disk alone."""
         if self._migration is not None:
-            self._migration.stage(entries)
+            self._migration.to_host(entries)
 
     def abandon(self, fetch: Fetch) -> None:
         """Nobody waits for it any more."""

@@ -3,8 +3,11 @@
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from trunkline.shared.namespace import Namespace
 
 Blocks = npt.NDArray[np.uint8]
 
@@ -30,6 +33,13 @@ class Codec(Protocol):
 
     def decode(self, stored: Blocks, page: Blocks) -> None:
         """The way back."""
+
+
+def stored(namespace: Namespace, codec: str) -> Namespace:
+    """What must be equal before pages that this codec has made may be shared."""
+    if codec == TierFormat.NATIVE:
+        return namespace
+    return msgspec.structs.replace(namespace, dtype=f"{namespace.dtype}/{codec}")
 
 
 class NativeCodec:

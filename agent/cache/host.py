@@ -10,6 +10,7 @@ from trunkline.agent.cache.lane import Move
 from trunkline.agent.cache.slab import Slab, make
 from trunkline.kernels.core import PageSlots
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.names import Tier
 
 SLOT_ALIGNMENT = 4096
 """Bytes. Slots start on memory pages, as direct disk IO wants them."""
@@ -19,7 +20,16 @@ class PageMemory(NamedTuple):
     """Where a node's pages lie, for whoever lends them."""
 
     host: Slab
-    device: PageSlots
+    device: PageSlots | None
+    """None: pages there are not as they are in the host, and a reader takes one kind."""
+    codec: str = TierFormat.NATIVE
+    """How they are kept."""
+
+    @property
+    def regions(self) -> list[tuple[Tier, PageSlots]]:
+        """What can be read, by tier."""
+        device = [(Tier.DEVICE, self.device)] if self.device is not None else []
+        return [*device, (Tier.HOST, self.host.slots)]
 
 
 class HostMemory:
@@ -45,6 +55,8 @@ class HostMemory:
         self.page_bytes: int = page_bytes
         self._stride = stride
         self._device = device
+        self.as_on_device = self.codec.name == TierFormat.NATIVE
+        """Whether a page here has the bytes that it has there."""
         try:
             self.slab = make(pages, page_bytes, stride)
         except (OSError, ValueError, OverflowError) as error:
@@ -54,13 +66,12 @@ class HostMemory:
         self.generations = np.frombuffer(self.slab.generations, np.uint32)
         """Of the slots, as the engine thread counts them (`level.py`): for who reads pages without asking it."""
 
-    def lendable(self, device_generations: npt.NDArray[np.uint32]) -> PageMemory | None:
-        """With the device's, whose generations are these. None: pages here are not what they are on the device, and a
-        reader takes both for the same."""
-        if self.codec.name != TierFormat.NATIVE:
-            return None
-        device = PageSlots(device_generations.data, self._device.data, self.page_bytes, self.page_bytes)
-        return PageMemory(self.slab, device)
+    def lendable(self, device_generations: npt.NDArray[np.uint32]) -> PageMemory:
+        """With the device's, whose generations are these."""
+        device = None
+        if self.as_on_device:
+            device = PageSlots(device_generations.data, self._device.data, self.page_bytes, self.page_bytes)
+        return PageMemory(self.slab, device, self.codec.name)
 
     def page(self, page: int) -> memoryview:
         """The content of a page."""

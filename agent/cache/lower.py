@@ -5,9 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
-from trunkline.agent.cache.codec import Blocks, Codec
+from trunkline.agent.cache.codec import Blocks, Codec, stored
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache.disk.store import DiskStore
 from trunkline.agent.cache.host import HostMemory
@@ -105,7 +103,5 @@ def open_tiers(
             raise ConfigError(f"--tier-format {codec.name} needs --host-memory: pages on the device stay as they are")
         return None
     host = HostMemory(device, host_bytes, codec)
-    if codec is not None:  # A directory says what lies in it.
-        namespace = msgspec.structs.replace(namespace, dtype=f"{namespace.dtype}/{codec.name}")
-    backing = DiskBacking(disk, namespace, host) if disk else None
+    backing = DiskBacking(disk, stored(namespace, host.codec.name), host) if disk else None
     return LowerTiers(host, max(1, BATCH_BYTES // device.shape[1]), burst, backing)

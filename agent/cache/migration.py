@@ -13,6 +13,7 @@ to a tier once, however many ask for it.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trunkline.agent.cache.admission import Admission
 from trunkline.agent.cache.catalog import Catalog
@@ -23,7 +24,7 @@ from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.host import PageMemory
-from trunkline.agent.cache.level import DeviceLevel, LowerLevel
+from trunkline.agent.cache.level import DeviceLevel, Level, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
 from trunkline.agent.cache.pull import Pull
@@ -154,7 +155,20 @@ class Migration:
         reading = [e for e in entries if e.host is None and e not in here and self._disk.usable(e)]
         return reading[: self._disk.up.send(reading)]
 
-    def lendable(self) -> PageMemory | None:
+    def to_host(self, entries: Sequence[Entry]) -> None:
+        """Begins to bring a run of one chain to the host, as far as there is room: copies of what is on the device, and
+        what is on the disk alone."""
+        copied = [entry for entry in entries if entry.page != GONE and entry.host is None]
+        if copied:
+            self._offload.bring(copied[-1])
+        self.stage([entry for entry in entries if entry.page == GONE])
+
+    @property
+    def readable(self) -> tuple[Level[Any], ...]:
+        """See `PageCache.readable`."""
+        return (self.host, self._device) if self._memory.as_on_device else (self.host,)
+
+    def lendable(self) -> PageMemory:
         """Where pages lie that others may read."""
         return self._memory.lendable(self._device.generations)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
+from trunkline.agent.cache.codec import stored
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.listen import listen
 from trunkline.agent.transfer.client import TransferClient
@@ -36,9 +37,11 @@ class TransferEndpoint:
         Raises ConfigError for a port that is taken and for files that cannot be used.
         """
         key = secrets.token_hex(16) if settings.tls else ""
-        self.lending = Lending(memory, settings, key or secret, identity.offer.epoch) if memory else None
-        if self.lending is not None:
-            identity = replace(identity, offer=msgspec.structs.replace(self.lending.offer, key=key))
+        self.lending: Lending | None = None
+        if memory is not None:
+            self.lending = Lending(memory, settings, key or secret, identity.offer.epoch)
+            offer = msgspec.structs.replace(self.lending.offer, key=key)
+            identity = replace(identity, namespace=stored(identity.namespace, memory.codec), offer=offer)
         serving, asking = settings.tls.contexts() if settings.tls else (None, None)
         self.server = TransferServer(identity, lender, secret, serving)
         self.client = TransferClient(identity, secret, asking)

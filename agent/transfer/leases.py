@@ -29,8 +29,8 @@ class LeaseLimits:
 
     @classmethod
     def of(cls, cache: PageCache) -> "LeaseLimits":
-        """Shares of its pages in memory."""
-        pages = sum(level.pool.total for level in cache.in_memory)
+        """Shares of its pages in the tiers that can be read."""
+        pages = sum(level.pool.total for level in cache.readable)
         return cls(max(1, int(PEER_SHARE * pages)), max(1, int(TOTAL_SHARE * pages)))
 
 

@@ -28,7 +28,7 @@ TURN_S = 0.002
 SLICE = 512
 """Pages between two looks at the clock."""
 STAGED = 2048
-"""Pages on the disk that are sent to the host at a time for a question that waits for them."""
+"""Pages that are sent to the host at a time for a question that waits for them."""
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Lender:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`wake`: makes the engine thread call `turn` soon; must not wait."""
-        self.leases = Leases(cache.in_memory, limits, clock)
+        self.leases = Leases(cache.readable, limits, clock)
         self.wake = wake
         self._cache = cache
         self._clock = clock
@@ -148,7 +148,7 @@ class Lender:
         chain.reverse()
         while self._must_wait(chain, one):
             yield False
-        end = min(_ready(chain), locate.first + self.leases.room(one.session))
+        end = min(self._ready(chain), locate.first + self.leases.room(one.session))
         if end <= locate.first:
             one.answer(replace(NOTHING, held=_held(chain)))
             return
@@ -158,16 +158,17 @@ class Lender:
         """Leases the pages `first .. end`, which are in memory, and says where they lie."""
         first = one.locate.first
         held = _held(chain)
-        in_host = min(end, bisect_left(chain, True, key=lambda entry: entry.host is None))
-        device, *host = self._cache.in_memory
-        holds: list[tuple[Level[Any], int]] = []
-        if in_host > first:
-            holds.append((host[0], host[0].page_of(chain[in_host - 1])))
-        if end > in_host:
-            holds.append((device, device.page_of(chain[end - 1])))
+        parts: list[tuple[Level[Any], int, int]] = []
+        begin = first
+        for level in self._cache.readable:
+            stop = min(end, _leading(chain, level))
+            if stop > begin:
+                parts.append((level, begin, stop))
+                begin = stop
+        holds = [(level, level.page_of(chain[stop - 1])) for level, _, stop in parts]
         lease = self.leases.grant(one.session, end - first, holds, one.locate.lease_s)
         rows = np.empty(end - first, DESCRIPTOR)
-        for level, begin, stop in (*((level, first, in_host) for level in host), (device, max(first, in_host), end)):
+        for level, begin, stop in parts:
             for start in range(begin, stop, SLICE):
                 if lease.ended:  # and what it held may be anywhere now
                     one.answer(NOTHING)
@@ -188,18 +189,22 @@ class Lender:
         return None
 
     def _must_wait(self, chain: list[Entry], one: _Ask) -> bool:
-        """Pages on the disk alone are brought to the host; the answer waits for the first that is asked for."""
-        ready = _ready(chain)
+        """What can be read nowhere is brought to the host; the answer waits for the first page that is asked for."""
+        ready = self._ready(chain)
         below = chain[ready : min(_held(chain), ready + STAGED)]
         if not below:
             return False
-        self._cache.stage(below)
+        self._cache.to_host(below)
         return ready <= one.locate.first and self._clock() < one.until
 
+    def _ready(self, chain: Sequence[Entry]) -> int:
+        """Leading pages that can be read where they are."""
+        return max(_leading(chain, level) for level in self._cache.readable)
 
-def _ready(chain: Sequence[Entry]) -> int:
-    """Leading pages that are on the device or in the host."""
-    return bisect_left(chain, True, key=lambda entry: entry.page == GONE and entry.host is None)
+
+def _leading(chain: Sequence[Entry], level: Level[Any]) -> int:
+    """Leading pages that are in the tier."""
+    return bisect_left(chain, True, key=lambda entry: level.page_of(entry) == GONE)
 
 
 def _held(chain: Sequence[Entry]) -> int:

@@ -9,7 +9,6 @@ from trunkline.agent.transfer.settings import TransferSettings, is_loopback
 from trunkline.agent.transfer.shm import ShmLending
 from trunkline.agent.transfer.tcp import TcpLending
 from trunkline.shared.errors import ConfigError
-from trunkline.shared.names import Tier
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +20,8 @@ class Lending:
         """Listens at the control channel's host, at the port after its own. Raises ConfigError."""
         host, port = settings.host, settings.port + 1 if settings.port else 0
         self.nixl = NixlPort(memory, is_loopback(host)) if settings.nixl else None
-        regions = [(Tier.DEVICE, memory.device), (Tier.HOST, memory.host.slots)]
         try:
-            self.tcp = TcpLending(host, port, regions, secret, epoch)
+            self.tcp = TcpLending(host, port, memory.regions, secret, epoch)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host} port {port}: {error.strerror}; choose another --transfer-port"
@@ -36,7 +34,7 @@ class Lending:
             log.warning("transfer: pages are not lent over shared memory: %s", error)
         address = f"[{host}]:{self.tcp.port}" if ":" in host else f"{host}:{self.tcp.port}"
         shm, nixl = self._shm.name if self._shm else "", self.nixl.offer if self.nixl else None
-        self.offer = Offer(epoch, memory.device.page_bytes, address, shm, nixl)
+        self.offer = Offer(epoch, memory.host.slots.page_bytes, address, shm, nixl)
 
     def close(self) -> None:
         """Ends all reads, and waits for the threads. Idempotent."""

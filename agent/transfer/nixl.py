@@ -69,7 +69,7 @@ class NixlPort:
         raised = (one for one in vars(_bindings).values() if isinstance(one, type) and issubclass(one, Exception))
         self.failures: tuple[type[Exception], ...] = (TransferError, OSError, RuntimeError, *raised)
         """NIXL's have no base of their own."""
-        self.page_bytes = memory.device.page_bytes
+        self.page_bytes = memory.host.slots.page_bytes
         self._memory = memory  # read by others for as long as the agent lives
         self._lock = threading.Lock()
         """Of what follows."""
@@ -77,16 +77,15 @@ class NixlPort:
         self._given_up: dict[bytes, _Read] = {}
         """By the metadata of their holders."""
         strict = nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
-        tiers = ((Tier.DEVICE, memory.device), (Tier.HOST, memory.host.slots))
         try:
             agent = nixl_agent(f"trunkline-{secrets.token_hex(8)}", nixl_agent_config(sync_mode=strict))
-            for _, slots in tiers:
+            for _, slots in memory.regions:
                 _register(agent, slots)
             metadata = agent.get_agent_metadata()
         except self.failures as error:
             raise ConfigError(f"--transfer-nixl: NIXL does not start: {error}") from None
         self._agent: Any = agent
-        self.offer = NixlOffer(metadata, tuple(_region(tier, slots) for tier, slots in tiers))
+        self.offer = NixlOffer(metadata, tuple(_region(tier, slots) for tier, slots in memory.regions))
 
     @property
     def agent(self) -> Any:

@@ -1,6 +1,9 @@
 """Tiers whose pages are quantized: what comes back is what went down, rounded once; directories say how."""
 
 import asyncio
+import contextlib
+from array import array
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,8 @@ import torch
 
 from tests.agent.test_engine_model import engine, generate
 from tests.agent.tiers import NAMESPACE
-from tests.agent.toy_engine import ids
+from tests.agent.toy_engine import collect, ids
+from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
@@ -18,13 +22,18 @@ from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.host import HostMemory
 from trunkline.agent.cache.lane import NO_PARENT, Move
 from trunkline.agent.cache.lower import open_tiers
-from trunkline.agent.engine.base import Delta
+from trunkline.agent.engine.base import Delta, Generation, SamplingParams
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.model import Model
 from trunkline.agent.engine.builtin.tokenizer import TextModel
 from trunkline.agent.engine.builtin.weights import load_model
+from trunkline.agent.transfer.endpoint import TransferEndpoint
+from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.server import Identity
+from trunkline.agent.transfer.settings import TransferSettings
 from trunkline.kernels.attention import FP8, KVPool, PageLayout, QuantizedPages
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.pull import PullFrom
 
 LAYOUT = PageLayout(layers=3, kv_heads=2, head_dim=24)
 FORMATS = {TierFormat.INT8: torch.int8, TierFormat.FP8: FP8}
@@ -85,13 +94,15 @@ def test_a_directory_of_another_format_is_refused(
     assert "\n" not in message
 
 
-def test_quantized_pages_are_not_lent() -> None:
-    """Other nodes take what lies on the device and in the host for the same."""
+def test_of_quantized_pages_only_those_of_the_host_can_be_read() -> None:
+    """Those on the device are of another kind."""
     pool = KVPool(LAYOUT, 2)
     generations = np.zeros(2, np.uint32)
-    quantized = HostMemory(pool.blocks.numpy(), 1 << 16, QuantizedPages(LAYOUT, torch.int8))
-    assert quantized.lendable(generations) is None
-    assert HostMemory(pool.blocks.numpy(), 1 << 16).lendable(generations) is not None
+    quantized = HostMemory(pool.blocks.numpy(), 1 << 16, QuantizedPages(LAYOUT, torch.int8)).lendable(generations)
+    native = HostMemory(pool.blocks.numpy(), 1 << 16).lendable(generations)
+    assert (quantized.codec, quantized.device) == ("int8", None)
+    assert native.codec == "native"
+    assert native.device is not None
 
 
 def test_quantized_tiers_need_a_tier() -> None:
@@ -131,3 +142,59 @@ def test_answers_over_a_quantized_context(model_path: Path, text_model: TextMode
                 if ours != delta.tokens[0]:
                     assert best - second < SURE
                     break
+
+
+@contextlib.asynccontextmanager
+async def lending(running: BuiltinEngine, number: int) -> AsyncIterator[str]:
+    """The address at which the engine's pages can be pulled."""
+    identity = Identity(f"node-{number}", running.model.namespace, Offer(number, running.page_bytes))
+    endpoint = TransferEndpoint(identity, running.lender, running.memory, TransferSettings(), "secret")
+    await endpoint.start()
+    assert endpoint.puller is not None
+    running.read_from(endpoint.puller)
+    try:
+        yield endpoint.address
+    finally:
+        await endpoint.close()
+
+
+@pytest.mark.parametrize("other", [TierFormat.INT8, TierFormat.FP8, TierFormat.NATIVE])
+def test_quantized_pages_are_pulled_by_nodes_of_the_same_format(
+    model_path: Path, text_model: TextModel, other: TierFormat
+) -> None:
+    """Byte for byte, also of pages that were on the holder's device alone; by no others, which compute."""
+    model: Model = load_model(model_path)
+    prompt = text_model.encode("Bees fly home. " * 12, add_special=False).ids
+
+    async def host(running: BuiltinEngine, keys: Sequence[int]) -> list[bytes | None]:
+        """The host's copies of pages."""
+
+        def look(cache: PageCache) -> list[bytes | None]:
+            memory = cache._migration._memory  # type: ignore[union-attr]
+            entries = [cache.find(key) for key in keys]
+            return [bytes(memory.page(one.host.page)) if one and one.host else None for one in entries]
+
+        return await running.on_cache(look)
+
+    async def main() -> None:
+        async with (
+            engine(model_path, text_model, model, host_bytes=4 << 20, tier_format=TierFormat.INT8) as holder,
+            engine(model_path, text_model, model, host_bytes=4 << 20, tier_format=other) as reader,
+            lending(holder, 1) as address,
+            lending(reader, 2),
+        ):
+            await generate(holder, prompt)
+            keys = Chain(holder.model.namespace, prompt).keys
+            assert await host(holder, keys) == [None] * len(keys)
+            sampling = SamplingParams(4, temperature=0.0)
+            pull = PullFrom(address, len(prompt))
+            deltas = await collect(reader.submit(Generation("r", array("i", prompt), sampling, pull_from=pull)))
+            if other is not TierFormat.INT8:
+                assert deltas[0].cached_tokens == 0
+                return
+            assert deltas[0].cached_tokens >= 16
+            pulled = [page for page in await host(reader, keys) if page is not None]
+            assert len(pulled) * 16 >= deltas[0].cached_tokens
+            assert (await host(holder, keys))[: len(pulled)] == pulled
+
+    asyncio.run(main())

@@ -49,10 +49,10 @@ def ask(cache: Cache, question: Locate, session: int = 1, wait_s: float = 0.0) -
 def check(cache: Cache, lent: Lent, blocks: Sequence[int]) -> None:
     """What lies there is what was asked for."""
     keys = question(*blocks).keys
-    levels = dict(zip((D, H), cache.cache.in_memory, strict=False))
+    levels = {level.tier: level for level in cache.cache.readable}
     for page, row in enumerate(lent.descriptors, lent.first):
         tier, slot = int(row["tier"]), int(row["slot"])
-        assert levels[tier].generations[slot] == row["generation"]
+        assert levels[Tier(tier)].generations[slot] == row["generation"]
         assert cache.content(Tier(tier), slot) == keys[page].to_bytes(8, "little")
     tokens = b"".join([entry.tokens for entry in lent.chain])
     assert tokens == question(*blocks).tokens[: len(tokens)]
@@ -223,7 +223,7 @@ def test_leases_keep_no_room_from_the_holder_and_its_readers_see_that() -> None:
     cache.compute(*range(20, 28))
     assert (cache.lender.leases.broken, len(cache.lender.leases)) == (1, 1)
     check(cache, newest, (11, 12, 13))
-    generations = cache.cache.in_memory[0].generations
+    generations = cache.cache.readable[1].generations
     changed = [int(generations[row["slot"]] != row["generation"]) for row in oldest.descriptors]
     assert sum(changed) == 2, "as much as was needed went, the end of the chain first"
     cache.settle()
@@ -295,7 +295,7 @@ def test_a_cache_that_is_cleared_keeps_what_is_being_read_and_says_that_it_went(
     cache = half_in_the_host()
     lent = ask(cache, locate(*range(1, 7)))
     cache.cache.clear()
-    host = cache.cache.in_memory[1]
+    host = cache.cache.readable[0]
     assert all(host.generations[row["slot"]] != row["generation"] for row in lent.descriptors)
     assert ask(cache, locate(*range(1, 7))).held == 0
     cache.lender.leave(1)

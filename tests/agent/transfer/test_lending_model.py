@@ -91,7 +91,7 @@ class LendingMachine(RuleBasedStateMachine):
     @invariant()
     def what_has_not_changed_is_what_was_located(self) -> None:
         lasting = self.parts.lender.leases._leases
-        levels = dict(zip((Tier.DEVICE, Tier.HOST), self.parts.cache.in_memory, strict=True))
+        levels = {level.tier: level for level in self.parts.cache.readable}
         for asked in self.asked:
             keys = question(*asked.blocks).keys
             for answer in asked.answers:
