@@ -1,7 +1,8 @@
 """Which of two orders does better at present: the learned one, or least recently used first.
 
 Both keep a small cache of their own beside the real one, of keys alone and for a sample of all pages. The learned order
-decides while it finds more, by more than chance would have it.
+decides while it finds more, by far more than chance would have it: who follows the one that happens to lead loses a
+little at each change, to one who had stayed with either.
 """
 
 import math
@@ -10,9 +11,11 @@ from dataclasses import dataclass
 
 from trunkline.kernels.core import Heat
 
-SAMPLE_PAGES = 1024
+SAMPLE_PAGES = 2048
 """Of each small cache: enough to tell the orders apart."""
-DECAY = 1 / 2048
+CERTAIN = 2.0
+"""Standard deviations of what chance would make of a lead: by one alone it is followed where there is none."""
+DECAY = 1 / 4096
 """Of the lead that is forgotten with each request, so that traffic may change."""
 
 
@@ -32,7 +35,7 @@ class Duel:
     @property
     def learned(self) -> bool:
         """Whether the learned order decides."""
-        return self.lead > math.sqrt(self._variance)
+        return self.lead > CERTAIN * math.sqrt(self._variance)
 
     def request(self, keys: Sequence[int], found: int, trunk: int, tail: int) -> None:
         """A request for these pages is done; its visits to the first `found` of them, and to the rest."""
