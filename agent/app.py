@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from trunkline.agent.answer import Answer
+from trunkline.agent.clear_http import add_clear
 from trunkline.agent.engine.base import Engine, Generation, GenerationStream
 from trunkline.agent.http import Caller, ClusterSecret, RequestEdge, error_response, read_body
 from trunkline.agent.metrics import AgentCollector
@@ -52,6 +53,7 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
     _add_operation(app, node, secret, counts)
     add_pins(app, node, secret)
     add_orders(app, node, secret)
+    add_clear(app, node, secret)
     return app
 
 

@@ -15,6 +15,7 @@ from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.base import Engine
 from trunkline.shared.errors import RequestError
 from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.pins import PinStatus
 
 FILE = "pins.json"
 """In the directory of the disk tier."""
@@ -32,20 +33,6 @@ class Pin(msgspec.Struct, frozen=True):
     keys: tuple[int, ...]
     expires_at: float | None
     """Unix time in seconds; None: never."""
-
-
-class PinStatus(msgspec.Struct, frozen=True):
-    """What an operator sees of a pin."""
-
-    id: str
-    tokens: int
-    pages: int
-    held: int
-    """Pages of it that are in some tier now."""
-    expires_in: float | None
-    """Seconds; null: never."""
-    lasting: bool
-    """Whether it survives a restart: it is written down in the directory of the disk tier."""
 
 
 class _File(msgspec.Struct):
@@ -83,6 +70,19 @@ class Pins:
         if not keys:
             reason = f"a prefix of {len(tokens)} tokens has no whole page of {PAGE_TOKENS}: there is nothing to pin"
             raise RequestError(reason, status=422)
+        return await self._keep(keys, ttl_s)
+
+    async def pin_known(self, key: int, ttl_s: float | None) -> PinStatus:
+        """The pages up to the one that a page key or a text key ends with, whoever's they are.
+
+        Raises RequestError: 404 if they are not here, 409 if too many pages would be pinned.
+        """
+        keys = self._engine.pinning.path(key)
+        if not keys:
+            raise RequestError(f"no page here ends with key {key:016x}", status=404, param="key")
+        return await self._keep(keys, ttl_s)
+
+    async def _keep(self, keys: tuple[int, ...], ttl_s: float | None) -> PinStatus:
         self._apply()
         most = self._engine.pinning.most_pinned
         together = len(self._keys().union(keys))

@@ -8,11 +8,11 @@ import httpx
 import msgspec
 import typer
 
-from trunkline.agent.pins import PinStatus
-from trunkline.agent.pins_http import MAX_TTL_S, PINS_PATH, PinList
+from trunkline.agent.pins_http import MAX_TTL_S, PinList
 from trunkline.agent.prefix_cli import Prefix, read_prefix
 from trunkline.shared.errors import ConfigError, TrunklineError
 from trunkline.shared.names import AGENT_PORT, HEADER_CLUSTER
+from trunkline.shared.pins import PINS_PATH, PinStatus
 from trunkline.shared.secret import VARIABLE, load_secret
 
 TIMEOUT_S = 60.0

@@ -1,5 +1,7 @@
 """Endpoints to pin prefixes, for who knows the cluster secret."""
 
+import re
+
 import msgspec
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -7,20 +9,33 @@ from starlette.responses import Response
 from trunkline.agent.http import ClusterSecret, read_body
 from trunkline.agent.node import Node
 from trunkline.agent.openai.answers import encode
-from trunkline.agent.pins import Pins, PinStatus
+from trunkline.agent.pins import Pins
 from trunkline.agent.prefix_body import PrefixBody
 from trunkline.shared.body import decode
 from trunkline.shared.errors import Overloaded, RequestError
+from trunkline.shared.pins import PINS_PATH, PinStatus
 
-PINS_PATH = "/trunkline/pins"
 MAX_TTL_S = 10 * 365 * 86400.0
+_KEY = re.compile("[0-9a-f]{16}")
 
 
 class PinBody(PrefixBody, kw_only=True, forbid_unknown_fields=True):
     """What to pin. A misspelt `ttl` would be for ever."""
 
+    key: str | None = None
+    """Instead: of a prefix that is here, the page key or text key at its end, in hex."""
     ttl: float | None = None
     """Seconds; null: for ever."""
+
+    def known(self) -> int | None:
+        """The key, if that is given. Raises RequestError for one that is none, and for one beside a prompt."""
+        if self.key is None:
+            return None
+        if self.prompt is not None or self.messages is not None:
+            raise RequestError("key: it stands in place of prompt and messages", param="key")
+        if not _KEY.fullmatch(self.key):
+            raise RequestError(f"key: {self.key[:40]!r} is not of 16 hex digits", param="key")
+        return int(self.key, 16)
 
 
 class PinList(msgspec.Struct):
@@ -42,6 +57,9 @@ def add_pins(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
         body = decode(_decoder, await read_body(request))
         if body.ttl is not None and not 0 < body.ttl <= MAX_TTL_S:
             raise RequestError(f"ttl: {body.ttl:g} is not above 0 and at most {MAX_TTL_S:g} seconds", param="ttl")
+        known = body.known()
+        if known is not None:
+            return _json(await _pins(node).pin_known(known, body.ttl))
         (prompt,) = await serving.preparer.prompts(body.request(), caller.salt)
         return _json(await _pins(node).pin(prompt.tokens, caller.salt, body.ttl))
 

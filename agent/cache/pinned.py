@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.protected import Protected
+from trunkline.shared.names import PAGE_TOKENS
 
 
 class Pinned:
@@ -25,6 +26,18 @@ class Pinned:
     def pin(self, keys: frozenset[int]) -> None:
         """Pages under these keys, and no others, are pinned: they stay while others can go."""
         self._protected.pinned = keys
+
+    def path(self, key: int) -> tuple[int, ...]:
+        """Keys of the pages up to the one that this page key or text key ends with; empty: it is not here."""
+        entry = self._catalog.entries.get(key)
+        depth = entry.depth if entry is not None else 0
+        if entry is None:
+            entry, depth = self._catalog.texts.page(key)
+        keys = []
+        while entry is not None:
+            keys.append(entry.key)
+            entry = entry.parent
+        return tuple(reversed(keys))[: depth // PAGE_TOKENS]
 
     def held(self, keys: Iterable[int]) -> int:
         """How many of these pages are in some tier, as of now."""

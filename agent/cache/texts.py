@@ -50,6 +50,11 @@ class TextKeys:
         """The keys that hang on the page, with their depths there, as `attach` takes them."""
         return tuple((key, depth) for key in reversed(entry.texts) for page, depth in self._pages[key] if page is entry)
 
+    def page(self, key: int) -> tuple[Entry | None, int]:
+        """The page that the key is published with, and how many tokens it settles there; from any thread."""
+        pages = self._pages.get(key, ())
+        return pages[0] if pages else (None, 0)
+
     def moved(self, entry: Entry) -> None:
         """The page is in another tier, and its text keys with it."""
         for key in entry.texts:

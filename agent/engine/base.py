@@ -155,6 +155,9 @@ class Pinning(Protocol):
     def pin(self, keys: frozenset[int]) -> None:
         """Pages under these keys, and no others, stay while others can go."""
 
+    def path(self, key: int) -> tuple[int, ...]:
+        """Keys of the pages up to the one that this page key or text key ends with; empty: it is not here."""
+
     def held(self, keys: Iterable[int]) -> int:
         """How many of these pages are in some tier."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,8 @@ from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache_cli import cache as commands
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.pins import FILE, Pins
-from trunkline.agent.pins_http import PINS_PATH
 from trunkline.shared.errors import RequestError, TrunklineError
+from trunkline.shared.pins import CACHE_PATH, PINS_PATH
 
 SECRET = "a secret of the cluster"
 
@@ -72,6 +73,10 @@ def test_a_prompt_is_text_tokens_or_a_chat(text_model: TextModel) -> None:
         ({"prompt": []}, 400, "prompt: must not be empty"),
         ({"prompt": "x", "messages": []}, 400, "either prompt or messages"),
         ({}, 400, "either prompt or messages"),
+        ({"key": "0123456789abcdef"}, 404, "no page here ends with key 0123456789abcdef"),
+        ({"key": "0123456789ABCDEF"}, 400, "key: '0123456789ABCDEF' is not of 16 hex digits"),
+        ({"key": "0" * 5000}, 400, "is not of 16 hex digits"),
+        ({"key": "0123456789abcdef", "prompt": "x"}, 400, "it stands in place of prompt and messages"),
     ],
 )
 def test_what_cannot_be_pinned_is_refused(
@@ -83,6 +88,50 @@ def test_what_cannot_be_pinned_is_refused(
             assert answer.status_code == status
             assert said in answer.json()["error"]["message"]
             assert (await client.get(PINS_PATH)).json() == {"pins": []}
+
+    asyncio.run(talk())
+
+
+def resident(engine: FakeEngine, tokens: list[int]) -> Chain:
+    """The whole pages of the prompt are in the cache."""
+    chain = Chain(MODEL.namespace, tokens)
+    pages = engine.cache.allocate(len(chain.keys))
+    assert pages is not None
+    pages = [engine.cache.commit(chain, index, page) for index, page in enumerate(pages)]
+    engine.cache.release(pages)
+    return chain
+
+
+def test_a_prefix_that_is_here_is_pinned_by_the_key_at_its_end(text_model: TextModel) -> None:
+    async def talk() -> None:
+        engine = FakeEngine()
+        chain = resident(engine, list(range(70)))
+        # The first settles one page, the second two and a half; it hangs on the third page as well.
+        engine.cache.attach_text(chain, struct.pack("<2Q", 0xABC, 0xDEF), struct.pack("<2I", 16, 40))
+        async with served(engine, text_model) as client:
+            for key, pages in ((chain.keys[2], 3), (0xABC, 1), (0xDEF, 2), (chain.keys[3], 4)):
+                pinned = (await client.post(PINS_PATH, json={"key": f"{key:016x}", "ttl": 60})).json()
+                assert (pinned["id"], pinned["pages"], pinned["held"]) == (
+                    f"{chain.keys[pages - 1]:016x}",
+                    pages,
+                    pages,
+                )
+            assert engine.pinning.keys == set(chain.keys)
+
+    asyncio.run(talk())
+
+
+def test_a_cache_that_is_cleared_has_nothing_for_anybody(text_model: TextModel) -> None:
+    async def talk() -> None:
+        engine = FakeEngine()
+        chain = resident(engine, list(range(70)))
+        async with served(engine, text_model, secret=SECRET) as client:
+            assert (await client.delete(CACHE_PATH)).status_code == 401
+            assert engine.pinning.held(chain.keys) == 4
+            proof = {"x-trunkline-cluster": SECRET}
+            assert (await client.delete(CACHE_PATH, headers=proof)).status_code == 204
+            assert engine.pinning.held(chain.keys) == 0
+            engine.cache.check()
 
     asyncio.run(talk())
 
