@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from starlette.exceptions import HTTPException
 
 from trunkline.router.admin_fleet import add_fleet
+from trunkline.router.admin_upkeep import add_upkeep
 from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.context import Context
 from trunkline.router.counters import Outcome
@@ -120,6 +121,7 @@ def api(context: Context, admin: socket.socket | None = None) -> FastAPI:
         return full(found, context.settings.scheduler, time.monotonic())
 
     add_fleet(app, context, guard)
+    add_upkeep(app, context, guard)
     add_ui(app, context, guard)
     return app
 

@@ -39,6 +39,12 @@ class Guard:
         if request.headers.get("sec-fetch-site", "none") not in _OWN_SITE or not _is_local(request.url.hostname):
             raise RequestError("/admin is not for pages of other sites: ask for it by this host's address", status=403)
 
+    async def acting(self, request: Request) -> None:
+        """Who knows the token. While there is none, nobody: to be on this host is enough to look, not to change."""
+        await self.privileged(request)
+        if self._token is None:
+            raise RequestError("this needs an admin token, and the router has none: --admin-token-file", status=403)
+
 
 def _is_local(host: str | None) -> bool:
     """Whether a browser cannot have been led here by a name that somebody else's DNS server resolves."""

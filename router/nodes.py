@@ -65,6 +65,13 @@ class Registry:
         """The ready nodes that serve the model; the same tuple until something changes."""
         return self._by_model.get(model, self._any_model)
 
+    def named(self, name: str) -> Node:
+        """By its name, URL, or host and port. Raises RequestError 404 if there is none."""
+        for node in self.nodes:
+            if name in (node.name, node.url, node.url.partition("://")[2]):
+                return node
+        raise RequestError(f"no node is named {name!r}", status=404)
+
     def models(self) -> dict[str, int]:
         """Names that ready nodes serve, each with the longest context in tokens; 0: not known."""
         contexts: dict[str, int] = {}

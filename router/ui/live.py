@@ -43,7 +43,7 @@ class Live:
             if now - self._made_at >= FRESH_S:
                 if now - self._hot_at >= PREFIXES_S:
                     self._hot, self._hot_at = await self._context.prefixes.hot(), now
-                self._made, self._made_at = msgspec.json.encode(self._view(now)), now
+                self._made, self._made_at = msgspec.json.encode(await self._view(now)), now
         return self._made
 
     def history(self) -> bytes:
@@ -52,7 +52,7 @@ class Live:
         view = {"step_s": STEP_S, "quantiles": QUANTILES, "fields": Step.__struct_fields__, "steps": list(steps)}
         return msgspec.json.encode(view)
 
-    def _view(self, now: float) -> dict[str, object]:
+    async def _view(self, now: float) -> dict[str, object]:
         context = self._context
         counters, replicas, admission = context.counters, context.replicas, context.admission
         return {
@@ -74,7 +74,7 @@ class Live:
                 "span_s": round(self._hot.span_s, 1),
                 "found": list(self._prefixes()),
             },
-            "decisions": self._decisions(now),
+            "decisions": await self._decisions(now),
         }
 
     def _node(self, node: Node, now: float) -> dict[str, object]:
@@ -135,12 +135,18 @@ class Live:
             if number in by_number:
                 yield by_number[number], 0, 0, 0, round(prefix.tokens * spanned(counts[place]) / keys)
 
-    def _decisions(self, now: float) -> list[dict[str, object]]:
-        newest = self._context.decisions.newest(DECISIONS)
-        self._grounds = {decision: self._known(decision) for decision in newest}
+    async def _decisions(self, now: float) -> list[dict[str, object]]:
         wall = time.time()
-        rows = []
-        for decision, (_, matched, why) in self._grounds.items():
+        known, rows = {}, []
+        for decision in self._context.decisions.newest(DECISIONS):
+            state = decision.node, len(decision.failures)
+            grounded = self._grounds.get(decision)
+            if grounded is None or grounded[0] != state:
+                matched, why = grounds(decision, self._context.settings.scheduler)
+                grounded = state, matched, [one["reason"] for one in why]
+                await asyncio.sleep(0)  # With many nodes it takes a part of a millisecond: requests come in between.
+            known[decision] = grounded
+            _, matched, reasons = grounded
             reported = decision.finished
             rows.append(
                 {
@@ -151,19 +157,12 @@ class Live:
                     "node": decision.node.name if decision.node is not None else None,
                     "matched": matched,
                     "cached": reported.cached_tokens if reported is not None else None,
-                    "why": why,
+                    "why": reasons,
                     **{key: value for key, value in outcome(decision).items() if key != "reported"},
                 }
             )
+        self._grounds = known
         return rows
-
-    def _known(self, decision: Decision) -> tuple[tuple[Node | None, int], int | None, list[str]]:
-        state = decision.node, len(decision.failures)
-        known = self._grounds.get(decision)
-        if known is not None and known[0] == state:
-            return known
-        matched, why = grounds(decision, self._context.settings.scheduler)
-        return state, matched, [one["reason"] for one in why]
 
 
 def _held(holder: tuple[Node, int, int, int, int]) -> int:

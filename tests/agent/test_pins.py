@@ -110,12 +110,8 @@ def test_a_prefix_that_is_here_is_pinned_by_the_key_at_its_end(text_model: TextM
         engine.cache.attach_text(chain, struct.pack("<2Q", 0xABC, 0xDEF), struct.pack("<2I", 16, 40))
         async with served(engine, text_model) as client:
             for key, pages in ((chain.keys[2], 3), (0xABC, 1), (0xDEF, 2), (chain.keys[3], 4)):
-                pinned = (await client.post(PINS_PATH, json={"key": f"{key:016x}", "ttl": 60})).json()
-                assert (pinned["id"], pinned["pages"], pinned["held"]) == (
-                    f"{chain.keys[pages - 1]:016x}",
-                    pages,
-                    pages,
-                )
+                pin = (await client.post(PINS_PATH, json={"key": f"{key:016x}", "ttl": 60})).json()
+                assert (pin["id"], pin["pages"], pin["held"]) == (f"{chain.keys[pages - 1]:016x}", pages, pages)
             assert engine.pinning.keys == set(chain.keys)
 
     asyncio.run(talk())

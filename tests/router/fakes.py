@@ -86,6 +86,10 @@ class FakeAgent:
     load: Load = field(default_factory=Load)
     transfer: str = ""
     port: int = 0
+    answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """To what else it is asked: status and JSON, by method and path, as in "DELETE /trunkline/cache"."""
+    orders: list[Received] = field(default_factory=list)
+    """Those that had such an answer."""
     requests: list[Received] = field(default_factory=list)
     """Completions received, oldest first."""
     probes: int = 0
@@ -170,6 +174,12 @@ class FakeAgent:
         if self.frozen:
             await _until_closed(reader)
             return False
+        answer = self.answers.get(f"{request.method} {request.path}")
+        if answer is not None:
+            self.orders.append(request)
+            writer.write(_response(*answer))
+            await writer.drain()
+            return True
         if request.method == "POST":
             self.requests.append(request)
             self.in_flight += 1

@@ -26,13 +26,15 @@ async function look() {
   asking = true;
   let wait = LIVE_MS;
   try {
-    if (performance.now() >= historyAt + HISTORY_MS) {
-      const history = await ask("history"), list = steps(history);
+    const due = performance.now() >= historyAt + HISTORY_MS;
+    const [view, history] = await Promise.all([ask("live"), due ? ask("history") : null]);
+    if (history) {
+      const list = steps(history);
       historyAt = performance.now();
       last = latest(list, history.step_s);
       charts.write(list);
     }
-    write(await ask("live"));
+    write(view);
   } catch (error) {
     wait = error instanceof Refused && [401, 403].includes(error.status) ? refused(error) : lost(error);
   }

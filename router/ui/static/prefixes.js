@@ -28,7 +28,7 @@ export class Prefixes {
         { name: "saves, tok/min", kind: "number", show: (row) => compact(Math.round(row.perMinute * row.saved_tokens)) },
         { name: "prefill saved", kind: "number", show: (row) => `${seconds(row.perMinute * row.saved_s)} /min` },
         { name: "lives on", kind: "wide", same: (row) => `${row.holders} ${JSON.stringify(row.where)}`, show: where },
-        { name: "actions", kind: "acts", same: (row) => String(row.acts), show: (row) => (row.acts ? actions.ofPrefix(row) : []) },
+        { name: "actions", kind: "acts", same: (row) => `${row.acts} ${row.tokens} ${row.where[0]?.[0]}`, show: (row) => (row.acts ? actions.ofPrefix(row) : []) },
       ],
       { caption: "Prefixes that many requests share, as a tree: each row's parent is the last row above it of one level less" },
     );

@@ -25,7 +25,7 @@ class Cluster:
     def __init__(self, served: Served, agents: Sequence[FakeAgent]) -> None:
         self.served = served
         self.url = f"http://127.0.0.1:{served.port}"
-        self._agents = {agent.name: agent for agent in agents}
+        self.agents = {agent.name: agent for agent in agents}
 
     async def ask(self, text: str, system: str = SYSTEM, *, name: str = "") -> Reply:
         """A request; the node that served it publishes its keys and reports it as finished."""
@@ -35,12 +35,12 @@ class Cluster:
         node = reply.headers["x-trunkline-node"]
         tokens = self.publish(node, text, system)
         found = int(reply.headers["x-trunkline-matched-tokens"])
-        self._agents[node].publisher.finished(Finished(reply.headers["x-request-id"], tokens, found, 40, 0.002, 0.03))
+        self.agents[node].publisher.finished(Finished(reply.headers["x-request-id"], tokens, found, 40, 0.002, 0.03))
         return reply
 
     def publish(self, node: str, text: str, system: str = SYSTEM, tier: Tier = Tier.DEVICE) -> int:
         """The node says that it holds this prompt. Returns its tokens."""
-        agent = self._agents[node]
+        agent = self.agents[node]
         keys = PromptKeys(read_chat(json.dumps(_body(text, system)).encode()), "", Seeds(), 4.0)
         chain = keys.chain(agent.namespace)
         depths = array("I", keys.depths(list(range(1, len(chain) // 8 + 1))))

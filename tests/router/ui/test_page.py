@@ -1,6 +1,8 @@
 """The page in a real browser, over a real router."""
 
 import asyncio
+import json
+import re
 from typing import Any
 
 from playwright.async_api import Page, expect
@@ -245,6 +247,57 @@ def test_a_token_is_asked_for_kept_for_the_tab_and_forgotten() -> None:
             await opened.get_by_role("button", name="Forget the token").click()
             await expect(dialog).to_be_visible()
             assert await opened.evaluate("sessionStorage.length") == 0
+
+    run(scenario())
+
+
+def test_without_a_token_nothing_can_be_changed() -> None:
+    async def scenario() -> None:
+        async with cluster(["node-a"]) as made, page() as opened:
+            for _ in range(2):
+                await made.ask("hello")
+            await shown(opened, made)
+            await expect(opened.locator("#prefix-table tbody tr")).to_have_count(1)
+            await expect(opened.locator("#connection")).to_contain_text("read-only")
+            for name in ("Pin", "Clear", "Drain"):
+                await expect(opened.locator("main").get_by_role("button", name=name)).to_have_count(0)
+            # Nor by asking for it from the page.
+            asked = "fetch('../admin/cache/node-a', { method: 'DELETE' }).then((one) => one.status)"
+            assert await opened.evaluate(asked) == 403
+            assert made.agents["node-a"].orders == []
+
+    run(scenario())
+
+
+def test_with_a_token_a_prefix_is_pinned_and_a_cache_cleared_once_confirmed() -> None:
+    async def scenario() -> None:
+        async with cluster(["node-a"], admin_token="s3cret") as made, page() as opened:
+            agent = made.agents["node-a"]
+            pinned = {"id": "ab", "tokens": 320, "pages": 20, "held": 20, "expires_in": 3600.0, "lasting": False}
+            agent.answers["POST /trunkline/pins"] = 200, json.dumps(pinned).encode()
+            agent.answers["DELETE /trunkline/cache"] = 503, b'{"error":{"message":"still loading"}}'
+            for _ in range(2):
+                await made.ask("hello")
+            await opened.goto(made.url + "/ui/")
+            await expect(opened.get_by_role("textbox", name="Token")).to_be_focused()
+            await opened.keyboard.type("s3cret")
+            await opened.keyboard.press("Enter")
+            outcome, dialog = opened.locator("#outcome"), opened.locator("#confirmation")
+            await opened.get_by_role("button", name="Clear the cache of node-a").click()
+            await expect(dialog).to_contain_text("Requests under way go on")
+            await opened.keyboard.press("Enter")  # On what has the focus: Cancel.
+            await expect(dialog).to_be_hidden()
+            assert agent.orders == []
+            await opened.get_by_role("button", name=re.compile("Pin .* on node-a")).click()
+            await dialog.get_by_role("button", name="Pin it").click()
+            await expect(outcome).to_contain_text("node-a keeps 20 pages until")
+            (order,) = agent.orders
+            body = json.loads(order.body)
+            assert body["ttl"] == 3600
+            await expect(opened.locator("#prefix-table tbody")).to_contain_text(body["key"])
+            await opened.get_by_role("button", name="Clear the cache of node-a").click()
+            await dialog.get_by_role("button", name="Clear it").click()
+            await expect(outcome).to_contain_text("node node-a: answers 503: still loading")
 
     run(scenario())
 

@@ -1,0 +1,58 @@
+"""Has a node keep a prefix, or forget all it holds: by order of an operator."""
+
+import asyncio
+from http import HTTPStatus
+
+import msgspec
+
+from trunkline.router.connection import NodeFailure
+from trunkline.router.fetch import fetch
+from trunkline.router.nodes import Node, Registry
+from trunkline.router.replication import message_of
+from trunkline.shared.errors import RequestError
+from trunkline.shared.pins import CACHE_PATH, PINS_PATH, PinStatus
+
+CONNECT_S = 3.0
+ANSWER_S = 10.0
+MAX_ANSWER_BYTES = 1 << 16
+
+
+class Upkeep:
+    """Used on the event loop. Methods raise RequestError: 404 for a name that no node has, 502 and 504 for a node that
+    does not answer, else what the node says."""
+
+    def __init__(self, registry: Registry, cluster_header: bytes) -> None:
+        self._registry = registry
+        self._cluster_header = cluster_header
+
+    async def pin(self, name: str, key: str, ttl_s: float) -> PinStatus:
+        """The node keeps the pages up to the one that ends with this key, while others can go."""
+        node = self._registry.named(name)
+        body = msgspec.json.encode({"key": key, "ttl": ttl_s})
+        answer = await self._tell(node, b"POST", PINS_PATH, body)
+        try:
+            return msgspec.json.decode(answer, type=PinStatus)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _upstream(node, f"its answer does not decode: {error}", HTTPStatus.BAD_GATEWAY) from None
+
+    async def clear(self, name: str) -> None:
+        """The node's cache is empty after it, in every tier."""
+        await self._tell(self._registry.named(name), b"DELETE", CACHE_PATH)
+
+    async def _tell(self, node: Node, method: bytes, path: str, body: bytes = b"") -> bytes:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                status, answer = await fetch(
+                    node.url + path, MAX_ANSWER_BYTES, CONNECT_S, self._cluster_header, method=method, body=body
+                )
+        except TimeoutError:
+            raise _upstream(node, f"no answer within {ANSWER_S:g} s", HTTPStatus.GATEWAY_TIMEOUT) from None
+        except NodeFailure as failure:
+            raise _upstream(node, str(failure), HTTPStatus.BAD_GATEWAY) from None
+        if status >= HTTPStatus.BAD_REQUEST:
+            raise _upstream(node, f"answers {status}: {message_of(answer)}", status)
+        return answer
+
+
+def _upstream(node: Node, reason: str, status: int) -> RequestError:
+    return RequestError(f"node {node.name}: {reason}", status=status, kind="upstream_error")
