@@ -154,6 +154,34 @@ def fairness(
 
 
 @bench.command()
+def skew(
+    trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
+    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,
+    nodes: Annotated[int, typer.Option(min=2)] = 4,
+    profile: Annotated[str, typer.Option(help="Of the nodes; as for `trunkline sim`.")] = "llama-8b-h100",
+    cache_tokens: Annotated[int, typer.Option(min=1, help="Of one node.")] = 8_000_000,
+    link_gbits: Annotated[float, typer.Option(min=0.001, help="Of each node's link to the others.")] = 100.0,
+    util: Annotated[float, typer.Option(min=0.01, max=1.0, help="Of the fleet, as for `trunkline sim`.")] = 0.7,
+    patience: Annotated[float, typer.Option(min=0.0, help="Order of prefill on the nodes; 0: FCFS.")] = 4.0,
+    json_file: _Json = None,
+) -> None:
+    """One node of a fleet holds every prefix, in the simulator. How soon the others have their share."""
+    from trunkline.loadtest.bench.skew import run
+    from trunkline.loadtest.sim.campaign import Scenario
+
+    scenario = Scenario(
+        nodes,
+        profile,
+        cache_tokens,
+        link_gbits=link_gbits,
+        utilization=util,
+        block_tokens=block_tokens,
+        patience=patience,
+    )
+    _show("skew", run(trace, scenario), json_file)
+
+
+@bench.command()
 def eviction(
     trace: Annotated[
         list[Path] | None, typer.Option(help="Mooncake JSONL, or Azure .csv; once for each trace.")

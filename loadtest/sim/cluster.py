@@ -6,7 +6,7 @@ arrival -> policy.place -> node queue -> steps -> first token, last token (the r
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -23,6 +23,7 @@ from trunkline.loadtest.sim.host import HostTier
 from trunkline.loadtest.sim.node import EngineModel, Job
 from trunkline.loadtest.sim.policies import POLICIES, Policy, Setup, View
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
+from trunkline.loadtest.sim.pooled import serve
 from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
@@ -105,6 +106,12 @@ class Cluster:
         """Number of the step that each node has on the agenda; older entries are void."""
         self._wakes = [engine.wake for engine in self._engines]
         self._outcome = Outcome(requests=[0 for _ in nodes], fetched=self._fetcher.totals)
+
+    def warm(self, node: int, records: Iterable[Record]) -> None:
+        """Before the run: the node has served these, and the router knows."""
+        for record in records:
+            serve(self._caches[node], record, self._setup.block_tokens)
+        events.apply(self._logs[node].take(), node, self._view.index)
 
     def run(self, progress: Callable[[], None] = lambda: None) -> Outcome:
         """Every request to its end. `progress` is called once for each."""

@@ -7,7 +7,7 @@ from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.emulated.profile import Profile
 from trunkline.loadtest.sim.events import EventLog
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
-from trunkline.loadtest.sim.trace import Trace
+from trunkline.loadtest.sim.trace import Record, Trace
 
 
 class Pooled(NamedTuple):
@@ -28,13 +28,7 @@ def pooled(trace: Trace, profile: Profile, pages: int) -> Pooled:
     cached_tokens = prompt_tokens = 0
     work_s = 0.0
     for record in trace.records:
-        chain = Chain(NAMESPACE, record.page_tokens(trace.block_tokens))
-        held = cache.match(chain)
-        cache.begin(chain)
-        fresh = cache.allocate(len(chain.keys) - len(held)) or []
-        held += [cache.commit(chain, index, page) for index, page in enumerate(fresh, start=len(held))]
-        cache.end(chain, held, record.output_tokens)
-        cached = (len(held) - len(fresh)) * trace.block_tokens
+        cached = serve(cache, record, trace.block_tokens) * trace.block_tokens
         cached_tokens += cached
         prompt_tokens += record.prompt_tokens
         work_s += profile.prefill_s(cached, record.prompt_tokens)
@@ -42,3 +36,15 @@ def pooled(trace: Trace, profile: Profile, pages: int) -> Pooled:
         if profile.replies:
             work_s += profile.decode_s(record.prompt_tokens, record.output_tokens)
     return Pooled(cached_tokens, prompt_tokens, work_s)
+
+
+def serve(cache: PageCache, record: Record, block_tokens: int) -> int:
+    """The request has begun and ended in the cache. Returns how many pages it found there."""
+    chain = Chain(NAMESPACE, record.page_tokens(block_tokens))
+    held = cache.match(chain)
+    cache.begin(chain)
+    fresh = cache.allocate(len(chain.keys) - len(held)) or []
+    found = len(held)
+    held += [cache.commit(chain, index, page) for index, page in enumerate(fresh, start=found)]
+    cache.end(chain, held, record.output_tokens)
+    return found
