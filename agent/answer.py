@@ -13,6 +13,7 @@ from trunkline.agent.engine.base import Delta, GenerationStream
 from trunkline.agent.openai.answers import DONE, event
 from trunkline.agent.openai.reply import Reply
 from trunkline.agent.streams import merged
+from trunkline.agent.trace import RequestTrace
 from trunkline.shared.errors import RequestError
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,10 @@ class Answer(Response):
         stream: bool,
         include_usage: bool,
         then: Callable[[], Awaitable[None]] | None = None,
+        trace: RequestTrace | None = None,
     ) -> None:
         """`then` is called when the whole reply has been sent."""
+        self._trace = trace
         self._reply = reply
         self._then = then
         self._streams = streams
@@ -61,6 +64,8 @@ class Answer(Response):
             watch.cancel()
             await asyncio.gather(work, watch, return_exceptions=True)
             self._log(outcome)
+            if self._trace is not None:
+                self._trace.ended(outcome, failed=not sent)
         if sent and self._then is not None:
             await self._then()
 
@@ -92,21 +97,22 @@ class Answer(Response):
         async for index, delta in merged(self._streams):
             if self._first_at is None:
                 self._first_at = time.monotonic()
+            if self._trace is not None and delta.report is not None:
+                self._trace.finished(delta.report)
             yield index, delta
 
     def _log(self, outcome: str) -> None:
         usage = self._reply.usage()
-        first = f"{self._first_at - self._started_at:.3f}s" if self._first_at is not None else "-"
-        log.info(
-            "%s prompt=%d cached=%d output=%d first=%s total=%.3fs %s",
-            self._reply.id,
-            usage.prompt_tokens,
-            usage.prompt_tokens_details.cached_tokens,
-            usage.completion_tokens,
-            first,
-            time.monotonic() - self._started_at,
-            outcome,
-        )
+        fields = {
+            "id": self._reply.request_id,
+            "outcome": outcome,
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "output_tokens": usage.completion_tokens,
+            "ttft_s": self._first_at - self._started_at if self._first_at is not None else None,
+            "e2e_s": time.monotonic() - self._started_at,
+        }
+        log.info("request", extra={"fields": fields})
 
 
 def _head(content_type: bytes, length: int | None = None) -> dict[str, object]:

@@ -32,6 +32,7 @@ from trunkline.agent.openai.reply import ChatReply, CompletionReply, Reply
 from trunkline.agent.orders_http import add_orders
 from trunkline.agent.pins_http import add_pins
 from trunkline.agent.prepare import Prompt
+from trunkline.agent.trace import RequestTrace
 from trunkline.shared.errors import ModelNotFound, RequestError, TrunklineError
 from trunkline.shared.names import INFO_PATH
 
@@ -143,7 +144,9 @@ async def _generate(request: Request, serving: Serving, body: CompletionBody | C
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     then = partial(_publish_reply, serving, body, salt, prompts[0], reply) if isinstance(body, ChatBody) else None
     streams = _submit(serving.engine, generations)
-    return Answer(reply, streams, stream=bool(body.stream), include_usage=include_usage, then=then)
+    tracing = serving.tracing
+    trace = RequestTrace(tracing, request.headers, request_id, model.name) if tracing is not None else None
+    return Answer(reply, streams, stream=bool(body.stream), include_usage=include_usage, then=then, trace=trace)
 
 
 async def _publish_reply(serving: Serving, body: ChatBody, salt: str, prompt: Prompt, reply: Reply) -> None:

@@ -1,6 +1,5 @@
 """`trunkline agent`, `trunkline cache` and `trunkline models`."""
 
-import logging
 import re
 import socket
 from dataclasses import replace
@@ -28,9 +27,11 @@ from trunkline.agent.sizes import parse_bytes
 from trunkline.agent.transfer.settings import TlsFiles, TransferSettings
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.flags_file import load_flags
+from trunkline.shared.logs import LEVELS, LogFormat, start_logging
 from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
+from trunkline.shared.tracing import ENDPOINT_VARIABLE
 
 __all__ = ["agent", "cache", "models"]
 
@@ -141,10 +142,15 @@ def agent(
     cluster_secret_file: Annotated[
         Path | None, typer.Option(help=f"Secret that routers prove to know. Also in ${VARIABLE}.")
     ] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help=" | ".join(LEVELS))] = "info",
+    log_format: Annotated[LogFormat, typer.Option(help="Of the lines on stderr.")] = LogFormat.TEXT,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(envvar=ENDPOINT_VARIABLE, help="OpenTelemetry collector for traces: http://host:4318"),
+    ] = None,
 ) -> None:
     """Serve a model on this machine. Routers can follow its prefix cache."""
-    _start_logging(log_level)
+    start_logging(log_level, log_format)
     emulation = _emulation(engine, model, profile, page_bytes, time_scale)
     usual = emulation.profile if emulation else _DEFAULTS
     limits = EngineLimits(
@@ -181,6 +187,7 @@ def agent(
         threads=threads or None,
         limits=limits,
         secret=load_secret(cluster_secret_file),
+        otlp_endpoint=otlp_endpoint or None,
         transfer=TransferSettings(
             transfer_host,
             transfer_port,
@@ -246,13 +253,3 @@ def _resolve(model: str) -> Path:
 
 def _name_of(model: str) -> str:
     return model if model in registry.MODELS else Path(model).resolve().name.removesuffix(".gguf")
-
-
-def _start_logging(level: str) -> None:
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise ConfigError(f"--log-level: {level!r} is not one of debug, info, warning, error")
-    logging.basicConfig(level=number, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(max(number, logging.ERROR))  # Its warnings are of what clients send.
-    for chatty in ("httpx", "httpcore", "asyncio"):
-        logging.getLogger(chatty).setLevel(max(number, logging.WARNING))

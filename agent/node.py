@@ -25,6 +25,7 @@ from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity
 from trunkline.shared.errors import Overloaded
 from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.tracing import Tracing
 from trunkline.shared.wire import WIRE_VERSION, AgentInfo
 
 
@@ -45,6 +46,7 @@ class Serving:
     preparer: Preparer
     events: EventPublisher
     orders: Orders
+    tracing: Tracing | None = None
     since: int = field(default_factory=lambda: int(time.time()))
     """Unix time in seconds."""
 
@@ -53,6 +55,7 @@ class Node:
     """Loads, serves, closes. Used from the event loop."""
 
     def __init__(self, settings: AgentSettings) -> None:
+        """Raises ConfigError for traces that cannot be sent."""
         self.settings = settings
         self.state = State.LOADING
         self.serving: Serving | None = None
@@ -63,6 +66,8 @@ class Node:
         """None until the node has loaded."""
         self.transfer: TransferEndpoint | None = None
         """None until the node has loaded."""
+        endpoint = settings.otlp_endpoint
+        self._tracing = None if endpoint is None else Tracing(endpoint, "trunkline-agent", settings.node)
         self._engine: Engine | None = None
         self._events: EventPublisher | None = None
 
@@ -83,7 +88,7 @@ class Node:
         await self.transfer.start()
         self.pins = Pins(engine, self.settings.disk.folder if self.settings.disk is not None else None)
         await self.pins.open()
-        self.serving = Serving(engine, text, preparer, self._events, Orders(engine))
+        self.serving = Serving(engine, text, preparer, self._events, Orders(engine), self._tracing)
         if self.state is State.LOADING:
             self.state = State.READY
             settings = self.settings
@@ -121,6 +126,8 @@ class Node:
             await self._engine.close()
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def info(self) -> AgentInfo:
         """Who this is, for routers. Raises Overloaded while it is loading."""

@@ -48,3 +48,5 @@ class AgentSettings:
     secret: str | None = field(default=None, repr=False)
     """Cluster secret. None: the node belongs to no cluster."""
     transfer: TransferSettings = field(default_factory=TransferSettings)
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector. None: no traces."""

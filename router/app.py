@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from trunkline.kernels.core import PrefixIndex
+from trunkline.router import request_log
 from trunkline.router.access_log import AccessLog
 from trunkline.router.admin import api
 from trunkline.router.admission.admission import Admission
@@ -23,6 +25,7 @@ from trunkline.router.nodes import Node, NodeListener, Registry, Timing
 from trunkline.router.pools import Pools
 from trunkline.router.protocol import EdgeProtocol
 from trunkline.router.replication import Replication
+from trunkline.router.request_log import RequestLog
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.splices import Splices
@@ -33,6 +36,7 @@ from trunkline.router.ui.prefixes import Prefixes
 from trunkline.router.warmup import WarmUp
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import SUMMARY_PARTITIONS
+from trunkline.shared.tracing import Tracing
 from trunkline.shared.wire import Finished, Load
 
 _BACKLOG = 4096
@@ -50,7 +54,7 @@ class Router(NodeListener):
     """Start -> serve -> drain. Everything runs on one event loop."""
 
     def __init__(self, settings: Settings, tenants: Tenants, *, timing: Timing | None = None) -> None:
-        """Raises ConfigError for bad node URLs, and for an access log that cannot be written."""
+        """Raises ConfigError for bad node URLs, an access log that cannot be written, traces that cannot be sent."""
         index = PrefixIndex(SUMMARY_PARTITIONS, settings.max_summary_keys)
         registry = Registry(settings.nodes, index, self, timing=timing, cluster_header=tenants.cluster_header)
         if settings.registry is None:
@@ -89,6 +93,8 @@ class Router(NodeListener):
             replicas=replicas,
             listing=listing,
             access_log=None if settings.access_log is None else AccessLog(settings.access_log),
+            request_log=RequestLog(bodies=settings.log_bodies) if request_log.log.isEnabledFor(logging.INFO) else None,
+            tracing=_tracing(settings),
             decisions=Decisions(),
             history=History(counters, scheduler.accuracy),
             prefixes=Prefixes(),
@@ -145,6 +151,8 @@ class Router(NodeListener):
         context.splices.start()
         context.ticker.watch(context.admission)
         context.ticker.watch(context.history)
+        if context.request_log is not None:
+            context.ticker.watch(context.request_log)
         await context.registry.start()
         if context.replicas is not None:
             context.replicas.start()
@@ -163,8 +171,18 @@ class Router(NodeListener):
             await context.ticker.close()
             await context.pools.close()
             context.splices.close()
+            if context.request_log is not None:
+                context.request_log.abandon()  # Again: those that ended meanwhile.
             if context.access_log is not None:
                 await asyncio.to_thread(context.access_log.close)
+            if context.tracing is not None:
+                await asyncio.to_thread(context.tracing.close)
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    if settings.otlp_endpoint is None:
+        return None
+    return Tracing(settings.otlp_endpoint, "trunkline-router", f"{socket.gethostname()}:{settings.port}")
 
 
 def bind(host: str, port: int, of: str = "") -> socket.socket:

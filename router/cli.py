@@ -1,7 +1,6 @@
 """`trunkline router` and `trunkline status`."""
 
 import gc
-import logging
 import socket
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,14 +19,15 @@ from trunkline.router.status import show
 from trunkline.router.tenants import Tenants, load_tenants
 from trunkline.shared.ask import ADMIN_TOKEN_VARIABLE, admin_token
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.logs import LEVELS, LogFormat, start_logging
 from trunkline.shared.names import ROUTER_PORT
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import load_secret, read_secret
+from trunkline.shared.tracing import ENDPOINT_VARIABLE
 
 _ADMISSION, _DEADLINES = AdmissionSettings(), Deadlines()
 _URL = f"http://127.0.0.1:{ROUTER_PORT}"
 _Url = Annotated[str, typer.Option(help="Base URL of the router, or host:port.")]
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def router(
@@ -72,16 +72,21 @@ def router(
     access_log: Annotated[
         Path | None, typer.Option(help="Append requests to this file, hashes and lengths only, for `trunkline sim`.")
     ] = None,
-    log_level: Annotated[str, typer.Option(help=" | ".join(LOG_LEVELS))] = "info",
+    log_level: Annotated[str, typer.Option(help=" | ".join(LEVELS))] = "info",
+    log_format: Annotated[LogFormat, typer.Option(help="Of the lines on stderr.")] = LogFormat.TEXT,
+    log_bodies: Annotated[
+        bool, typer.Option("--log-bodies", help="Also log what is asked: prompts, as they are.")
+    ] = False,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(envvar=ENDPOINT_VARIABLE, help="OpenTelemetry collector for traces: http://host:4318"),
+    ] = None,
 ) -> None:
     """Route requests over nodes. These are agents, or any servers that speak OpenAI's API.
 
     /ui shows the fleet in a browser. Without an admin token it and /admin answer this host alone, and change nothing.
     """
-    if log_level not in LOG_LEVELS:
-        raise ConfigError(f"--log-level {log_level!r} is none of {', '.join(LOG_LEVELS)}")
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
+    start_logging(log_level, log_format)
     secret = load_secret(cluster_secret_file)
     who = Tenants(secret) if tenants is None else load_tenants(tenants, secret)
     if node_file is not None and kubernetes_service is not None:
@@ -102,6 +107,8 @@ def router(
         deadlines=replace(_DEADLINES, queue=queue_deadline),
         admission=replace(_ADMISSION, max_held=max_held),
         access_log=access_log,
+        log_bodies=log_bodies,
+        otlp_endpoint=otlp_endpoint or None,
         admin_token=admin_token() if admin_token_file is None else read_secret(admin_token_file, "admin token"),
         registry=registry_address(registry, registry_password_file) if registry is not None else None,
         listing=listing,

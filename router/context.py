@@ -11,6 +11,7 @@ from trunkline.router.explain.decisions import Decisions
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
 from trunkline.router.replication import Replication
+from trunkline.router.request_log import RequestLog
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import Settings
 from trunkline.router.splices import Splices
@@ -19,6 +20,7 @@ from trunkline.router.ticker import Ticker
 from trunkline.router.ui.history import History
 from trunkline.router.ui.prefixes import Prefixes
 from trunkline.router.warmup import WarmUp
+from trunkline.shared.tracing import Tracing
 
 if TYPE_CHECKING:
     from trunkline.router.replicas.replicas import Replicas
@@ -44,6 +46,9 @@ class Context:
     listing: Listing | None
     """None: nodes are not looked for in Kubernetes."""
     access_log: AccessLog | None
+    request_log: RequestLog | None
+    """None: nobody would read it."""
+    tracing: Tracing | None
     decisions: Decisions
     history: History
     prefixes: Prefixes

@@ -15,8 +15,11 @@ from trunkline.router.context import Context
 from trunkline.router.counters import Outcome, outcome_of
 from trunkline.router.head import RequestHead
 from trunkline.router.relay import Relay
+from trunkline.router.request_log import Ended
+from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.placement import Choice
 from trunkline.router.tenants import Tenant
+from trunkline.router.trace import RequestTrace, without_context
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
 
@@ -40,11 +43,14 @@ class Exchange:
         "_body",
         "_complete",
         "_context",
+        "_decision",
         "_edge",
         "_entry",
         "_error",
         "_forwarded",
         "_head",
+        "_logged",
+        "_owner",
         "_read",
         "_size",
         "_status",
@@ -56,6 +62,7 @@ class Exchange:
         "relay",
         "request_id",
         "response_complete",
+        "trace",
         "unframed",
         "write",
     )
@@ -85,6 +92,11 @@ class Exchange:
         self._error: RequestError | None = None
         self._tenant: Tenant
         """Whose request it is, once it was admitted."""
+        self._owner = ""
+        """The tenant's name, once it is known."""
+        self._decision: Decision | None = None
+        self._logged: Body | None = None
+        """The body, if it is to be logged."""
         self._entry: Entry | None = None
         self.relay: Relay | None = None
         self.keep_alive = head.keep_alive
@@ -95,6 +107,8 @@ class Exchange:
         self._forwarded = b""
         """Header lines for the node, beside those that are its own."""
         context.counters.inflight += 1
+        tracing = context.tracing
+        self.trace = RequestTrace(tracing, head.target, head.fields, self.request_id) if tracing is not None else None
         try:
             self._admit(size)
         except RequestError as error:
@@ -187,7 +201,8 @@ class Exchange:
         if error.status in (408, 413) or (self._head.expects and not self._complete):
             self.keep_alive = False  # The rest of the body may never come, or be too long to wait for.
         self.write(refusals.response(error, request_id=self.request_id, keep_alive=self.keep_alive))
-        self._finish(outcome_of(error.status))
+        self._status = error.status
+        self._finish(outcome_of(error.status), error.message)
         self._edge.finished(self, self.keep_alive)
 
     # Own steps.
@@ -201,7 +216,8 @@ class Exchange:
         if context.counters.inflight > context.settings.max_inflight:
             limit = context.settings.max_inflight
             raise Overloaded(f"the router has {limit} requests in flight, its --max-inflight", retry_after=1.0)
-        forwarded = head.fields + tenant.headers
+        self._owner = tenant.name
+        forwarded = (head.fields if self.trace is None else without_context(head.fields)) + tenant.headers
         if head.authorization is not None and tenant.forwards_credentials:
             forwarded += b"authorization: %b\r\n" % head.authorization
         if self.unframed:
@@ -212,6 +228,8 @@ class Exchange:
         context = self._context
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
+        if context.request_log is not None and context.request_log.bodies:
+            self._logged = body
         try:
             prompt = self._read(body)
             candidates = context.registry.candidates(prompt.model)
@@ -227,7 +245,11 @@ class Exchange:
         relief = admission.relief(tenant) if admission.fair else None
         begun = perf_counter()
         placement = context.scheduler.place(prompt, tenant.salt, candidates, relief)
-        context.decisions.add(self.request_id, placement.decision, perf_counter() - begun)
+        seconds = perf_counter() - begun
+        self._decision = placement.decision
+        context.decisions.add(self.request_id, placement.decision, seconds)
+        if self.trace is not None:
+            self.trace.placed(placement, seconds)
         if admission.fair:
             try:
                 passage = admission.admit(tenant, prompt.priority, placement.tokens, self.request_id)
@@ -241,12 +263,20 @@ class Exchange:
     def _too_large(self) -> RequestError:
         return RequestError(f"the body is over the limit of {self._context.settings.max_body_bytes} bytes", status=413)
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: Outcome, error: str = "") -> None:
+        """`error`: why it was refused. Of a response that is not whole the decision says why."""
         self.response_complete = True
         self.relay = None
         self._body.clear()
-        counters = self._context.counters
-        counters.inflight -= 1
-        counters.outcomes[outcome] += 1
+        context, decision = self._context, self._decision
+        context.counters.inflight -= 1
+        context.counters.outcomes[outcome] += 1
+        if decision is not None:
+            error = error or decision.error
+        if context.request_log is not None:
+            ended = Ended(self.request_id, self._owner, outcome, self._status, error, decision, self._logged)
+            context.request_log.add(ended)
+        if self.trace is not None:
+            self.trace.ended(outcome, self._status, error)
         if self._entry is not None and self._context.access_log is not None:
             self._context.access_log.end(self._entry)

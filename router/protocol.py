@@ -163,7 +163,7 @@ class EdgeProtocol(HttpToolsProtocol):
         keep_alive = not old and parser.should_keep_alive()
         head = request_head(self.url, self.headers, expects=expects, keep_alive=keep_alive, unframed=old)
         plain = keep_alive and not expects and not parser.should_upgrade()
-        if key is not None and plain and not head.request_id:
+        if key is not None and plain and not head.request_id and b"traceparent: " not in head.fields:
             _memory.learn(key, (read, head))
         size = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         exchange = self._exchange(read, head, size)

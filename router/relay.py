@@ -17,6 +17,7 @@ from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
+from trunkline.router.trace import RequestTrace
 from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
@@ -47,6 +48,8 @@ class Client(Protocol):
     write: Callable[[bytes], None]
     outlet: asyncio.Transport | None
     """What `write` writes to; None if it does more than that."""
+
+    trace: RequestTrace | None
 
     def end(self, *, broken: bool = False) -> None:
         """The response is complete, in form at least: `broken`, it ends with an error."""
@@ -194,11 +197,13 @@ class Relay:
         connection.send(self, head, self._body)
 
     def _told(self) -> bytes:
-        """What the node alone is told: from whom to pull pages, and by how much the tenant is behind."""
+        """What the node alone is told: from whom to pull pages, by how much the tenant is behind, whose span it is."""
         pull, passage = self._choice.pull, self._passage
         told = b"" if pull is None else f"{HEADER_PULL_FROM}: {pull}\r\n".encode()
         if passage is not None and passage.lead_s:
             told += f"{HEADER_LEAD}: {passage.lead_s:.3f}\r\n".encode()
+        if self._client.trace is not None:
+            told += self._client.trace.sent(self._choice)
         return told
 
     def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
@@ -214,6 +219,8 @@ class Relay:
             context.scheduler.begin(self._ticket)
         if self._passage is not None:
             context.admission.begin(self._passage)
+        if self._client.trace is not None:
+            self._client.trace.began(status)
         decision = self._decision
         decision.status = status
         decision.first_byte_s = monotonic() - self._started
@@ -262,6 +269,8 @@ class Relay:
 
     def _move_on(self, reason: str) -> None:
         self._context.counters.retries += 1
+        if self._client.trace is not None:
+            self._client.trace.failed(reason)
         self._decision.failures += ((self._choice.node, reason),)
         log.warning("request %s: node %s: %s; trying the next", self._client.request_id, self._choice.node.name, reason)
         self._settle()
@@ -271,7 +280,7 @@ class Relay:
     def _begin(self, choice: Choice) -> None:
         """Tries a node, as soon as it has room."""
         self._choice = choice
-        self._decision.node = choice.node
+        self._decision.node, self._decision.matched = choice.node, choice.matched
         self._connection = None
         if self._passage is None and not choice.load.full:
             self.release()
@@ -296,6 +305,8 @@ class Relay:
         client, context, choice = self._client, self._context, self._choice
         if self._passage is not None:
             self._decision.queued_s = monotonic() - self._started
+            if client.trace is not None:
+                client.trace.queued()
         self._ticket = context.scheduler.start(choice, self._placement, client.request_id)
         pool = context.pools.of(choice.node)
         connection = None if client.unframed else pool.take()

@@ -105,6 +105,10 @@ class Settings:
     """Kept open to each node."""
     access_log: Path | None = None
     """Where to log requests for replay; see `access_log.py`."""
+    log_bodies: bool = False
+    """Also log what was asked, with the one line that each request has."""
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector. None: no traces."""
     admin_token: str | None = None
     """Lets clients that are not on this host use /admin."""
     registry: RegistryAddress | None = None

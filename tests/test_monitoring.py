@@ -12,6 +12,7 @@ import pytest
 from monitoring.__main__ import DASHBOARDS
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.otlp import Collector, collector
 from tests.prometheus import Prometheus, prometheus
 from trunkline.loadtest.fleet.agents import CLI, agents
 from trunkline.loadtest.fleet.service import Probe, Service, free_ports
@@ -28,6 +29,7 @@ PROMPT = "A long prompt that is asked for again and again. " * 60
 
 
 class Fleet(NamedTuple):
+    traces: Collector
     router: Service
     nodes: list[Service]
     watch: Prometheus
@@ -36,7 +38,10 @@ class Fleet(NamedTuple):
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("monitoring")
-    with ExitStack() as stack:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as environment:
+        traces = stack.enter_context(collector())
+        environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", traces.url)
+        environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
         nodes = stack.enter_context(agents(2, (*EMULATED, *MEMORY), folder))
         (port,) = free_ports(1)
         named = [argument for node in nodes for argument in ("--node", node.url)]
@@ -52,7 +57,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         _until(lambda: bool(watch.query("trunkline_router_checked_cached_tokens_total > 0")))
         _traffic(router)
         time.sleep(2.0)  # Rates need several scrapes.
-        yield Fleet(router, nodes, watch)
+        yield Fleet(traces, router, nodes, watch)
 
 
 @pytest.mark.timeout(240)
@@ -88,6 +93,24 @@ def test_choices_of_the_dashboards_find_something(fleet: Fleet) -> None:
         asked = CHOICE.fullmatch(choice.query)
         assert asked is not None
         assert asked[2] in fleet.watch.query(asked[1])[0]["metric"]
+
+
+@pytest.mark.timeout(240)
+def test_a_trace_goes_through_router_and_agent(fleet: Fleet) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    body = {"model": MODEL, "prompt": f"{PROMPT} and traced", "stream": True, "max_tokens": 8}
+    answer = httpx.post(f"{fleet.router.url}/v1/completions", json=body, headers=headers, timeout=30)
+    _until(lambda: sum(span.trace == trace for span in fleet.traces.spans) >= 7)
+    spans = {(span.service, span.name): span for span in fleet.traces.spans if span.trace == trace}
+    root, relay = spans["trunkline-router", "POST /v1/completions"], spans["trunkline-router", "relay"]
+    generate = spans["trunkline-agent", "generate"]
+    assert (root.parent, relay.parent, generate.parent) == ("00f067aa0ba902b7", root.id, relay.id)
+    stages = {name: span for (service, name), span in spans.items() if span.parent == generate.id}
+    assert {"queue", "prefill", "decode"} <= set(stages)
+    assert spans["trunkline-router", "place"].attributes["trunkline.node"] == answer.headers["x-trunkline-node"]
+    assert int(str(stages["prefill"].attributes["trunkline.cached_tokens"])) > 0
+    assert stages["decode"].attributes["trunkline.output_tokens"] == 8
 
 
 @pytest.mark.timeout(240)

@@ -17,7 +17,7 @@ from trunkline.agent.engine.histograms import EngineHistograms
 from trunkline.agent.transfer.lender import Lender
 from trunkline.shared.errors import RequestError
 from trunkline.shared.pull import PullFrom
-from trunkline.shared.wire import Load, ServedModel
+from trunkline.shared.wire import Finished, Load, ServedModel
 
 T = TypeVar("T")
 
@@ -93,6 +93,8 @@ class Delta:
     """"stop" or "length"; None: more follows."""
     cached_tokens: int = 0
     """Prompt tokens whose KV was reused, in every delta."""
+    report: Finished | None = None
+    """How it went, in the last one."""
 
 
 class GenerationStream(ABC):

@@ -27,6 +27,7 @@ class Reply(ABC):
     """Of the id."""
 
     def __init__(self, request_id: str, model: str, created: int, prompt_tokens: Sequence[int], n: int) -> None:
+        self.request_id = request_id
         self.id = f"{self.prefix}-{request_id}"
         self.model = model
         self.created = created

@@ -36,6 +36,8 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     request_id: str = ""
     node: Node | None = None
     """The one tried last."""
+    matched: int = 0
+    """Tokens expected in its cache."""
     failures: tuple[tuple[Node, str], ...] = ()
     """Nodes tried before, and why they did not serve it."""
     status: int = 0

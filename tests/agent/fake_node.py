@@ -113,8 +113,10 @@ class Unheard:
 class FakeNode(Node):
     """Starts at once, or when `gate` is set."""
 
-    def __init__(self, engine: FakeEngine, text: TextModel, secret: str | None, gate: asyncio.Event | None) -> None:
-        super().__init__(AgentSettings(Path("m"), MODEL.name, "node-1", secret=secret))
+    def __init__(
+        self, engine: FakeEngine, text: TextModel, secret: str | None, gate: asyncio.Event | None, otlp: str | None
+    ) -> None:
+        super().__init__(AgentSettings(Path("m"), MODEL.name, "node-1", secret=secret, otlp_endpoint=otlp))
         self._fake = engine
         self._text = text
         self._gate = gate
@@ -128,16 +130,21 @@ class FakeNode(Node):
         preparer = Preparer(self._text, MODEL.namespace, MODEL.context, 10)
         self.pins = Pins(self._fake, None)
         await self.pins.open()
-        self.serving = Serving(self._fake, self._text, preparer, events, Orders(self._fake))
+        self.serving = Serving(self._fake, self._text, preparer, events, Orders(self._fake), self._tracing)
         self.state = State.READY
 
 
 @contextlib.asynccontextmanager
 async def served(
-    engine: FakeEngine, text: TextModel, *, secret: str | None = None, gate: asyncio.Event | None = None
+    engine: FakeEngine,
+    text: TextModel,
+    *,
+    secret: str | None = None,
+    gate: asyncio.Event | None = None,
+    otlp: str | None = None,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the app on a port of its own, ready unless `gate` holds it back."""
-    node = FakeNode(engine, text, secret, gate)
+    node = FakeNode(engine, text, secret, gate, otlp)
     started: list[TrunklineError | None] = []
     config = uvicorn.Config(
         create_app(node, started.append), http=AgentProtocol, lifespan="on", log_config=None, access_log=False

@@ -247,7 +247,9 @@ class EngineLoop:
         sequence.first_token_at = sequence.first_token_at or now
         if delta.finish:
             self._drop(sequence)
-            self._parts.sink.finished(self._account.finished(sequence, now))
+            report = self._account.finished(sequence, now)
+            self._parts.sink.finished(report)
+            delta = replace(delta, report=report)
         return sequence, delta
 
     def _fail(self, sequences: list[Sequence], reason: str) -> list[Outcome]:

@@ -1,0 +1,84 @@
+"""A collector of a test's own: takes OTLP over HTTP, in protobuf, and keeps the spans."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+
+class Span(NamedTuple):
+    """Ids in hex; `parent` empty: it has none."""
+
+    service: str
+    name: str
+    trace: str
+    id: str
+    parent: str
+    began_ns: int
+    ended_ns: int
+    attributes: dict[str, object]
+    error: str
+    events: tuple[str, ...]
+
+
+class Collector:
+    """Made by `collector`. Spans come when a process sends them: `Tracing.close` does."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.spans: list[Span] = []
+        self.requests = 0
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+    def take(self, body: bytes) -> None:
+        self.requests += 1
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            service = {one.key: one.value.string_value for one in resource.resource.attributes}["service.name"]
+            for scope in resource.scope_spans:
+                self.spans += [
+                    Span(
+                        *(service, one.name, one.trace_id.hex(), one.span_id.hex(), one.parent_span_id.hex()),
+                        *(one.start_time_unix_nano, one.end_time_unix_nano),
+                        {each.key: _value(each.value) for each in one.attributes},
+                        one.status.message,
+                        tuple(event.name for event in one.events),
+                    )
+                    for one in scope.spans
+                ]
+
+
+@contextlib.contextmanager
+def collector() -> Iterator[Collector]:
+    kept = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            fine = (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
+            if fine:
+                kept.take(body)
+            self.send_response(200 if fine else 404)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        kept.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield kept
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _value(value: AnyValue) -> object:
+    return getattr(value, str(value.WhichOneof("value")))
