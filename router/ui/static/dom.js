@@ -45,21 +45,23 @@ export function meter(share, kind = "device") {
  * `show` depend on.
  */
 export class Table {
-  constructor(where, columns, { caption, sorted = null, mark = null }) {
+  constructor(where, columns, { caption, sorted = null }) {
     this.columns = columns;
-    this.mark = mark;
     this.body = where.tBodies[0];
     this.kept = new Map();
     this.rows = [];
     this.by = sorted;
     where.classList.add("cards");
+    // Said again, since rows that are laid out as cards are no table rows to every browser.
+    where.setAttribute("role", "table");
+    for (const group of [where.tHead, this.body]) group.setAttribute("role", "rowgroup");
     where.prepend(element("caption", { class: "unseen" }, caption));
     this.heads = columns.map((column) => {
-      const head = element("th", { scope: "col", class: column.kind ?? "" });
+      const head = element("th", { scope: "col", role: "columnheader", class: column.kind ?? "" });
       head.append(column.sort ? button(column.name, () => this.sort(column)) : column.name);
       return head;
     });
-    where.tHead.append(element("tr", {}, ...this.heads));
+    where.tHead.append(element("tr", { role: "row" }, ...this.heads));
     this.tell();
   }
 
@@ -93,7 +95,6 @@ export class Table {
       before.delete(row.key);
       this.kept.set(row.key, known);
       this.columns.forEach((column, place) => this.fill(known, column, place, row));
-      if (this.mark) known.line.className = this.mark(row);
       if (this.body.children[at] !== known.line) this.body.insertBefore(known.line, this.body.children[at] ?? null);
     });
     for (const { line } of before.values()) line.remove();
@@ -101,11 +102,13 @@ export class Table {
 
   made() {
     const cells = this.columns.map((column) => {
-      const cell = column.head ? element("th", { scope: "row" }) : element("td", { "data-name": column.name });
+      const cell = column.head
+        ? element("th", { scope: "row", role: "rowheader" })
+        : element("td", { role: "cell", "data-name": column.name });
       cell.className = column.kind ?? "";
       return cell;
     });
-    return { line: element("tr", {}, ...cells), cells, was: [] };
+    return { line: element("tr", { role: "row" }, ...cells), cells, was: [] };
   }
 
   fill(known, column, place, row) {

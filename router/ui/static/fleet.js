@@ -145,6 +145,7 @@ export class Fleet {
     }
     const wrong = this.nodes.filter((node) => level(node) !== "good").length;
     if (wrong !== this.wrong) setText(byId("news"), wrong ? `${wrong} nodes need attention` : "all nodes are well");
+    document.title = wrong ? `(${wrong}) Trunkline` : "Trunkline";
     this.wrong = wrong;
   }
 
