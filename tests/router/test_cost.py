@@ -1,5 +1,6 @@
 """The ranking, as a pure function."""
 
+import math
 import random
 from array import array
 from collections import Counter
@@ -41,12 +42,16 @@ def _ranked(given_offers: list[cost.Offer], weight: float, limit: float, tie: fl
     order = sorted(range(len(costs)), key=costs.__getitem__)
     bound = cost.near_bound(costs[order[0]], tie)
     near = [at for at in range(len(costs)) if at == order[0] or costs[at] <= bound]
-    chosen = near[int(draw * len(near))]
+    part, place = math.modf(draw * len(near))
+    chosen = near[int(place)]
     work, wait, *_ = given_offers[chosen]
     for at in near:
         other_work, other_wait, *_ = given_offers[at]
-        if other_work <= work and other_wait <= wait and (other_work < work or other_wait < wait):
-            chosen, work, wait = at, other_work, other_wait
+        if other_work <= work and other_wait <= wait:
+            work, wait = other_work, other_wait
+    if given_offers[chosen][:2] != (work, wait):
+        best = [at for at in near if given_offers[at][:2] == (work, wait)]
+        chosen = best[int(part * len(best))]
     order.remove(chosen)
     return [chosen, *order]
 
@@ -155,6 +160,15 @@ def test_costs_ascend_but_for_near_ties(given_offers: list[Terms], rho: float, s
 def test_equal_offers_are_chosen_alike_often() -> None:
     chance = random.Random(5)
     counts = Counter(rank([(1.0, 0.0, 0.0)] * 4, 1.0, 0.9, 0.05, chance)[0] for _ in range(4000))
+    assert min(counts.values()) > 850
+
+
+def test_the_best_of_near_ones_are_chosen_alike_often() -> None:
+    """Whoever comes first among them has no more of it."""
+    chance = random.Random(5)
+    offers = [(1.0, 0.01 * (at % 2), 0.0) for at in range(8)]
+    counts = Counter(rank(offers, 0.5, 0.9, 0.05, chance)[0] for _ in range(4000))
+    assert set(counts) == {0, 2, 4, 6}
     assert min(counts.values()) > 850
 
 

@@ -255,17 +255,29 @@ pub fn rank(offers: &[Offer], rule: &Rule, draw: f64, most: usize) -> Vec<u32> {
     order
 }
 
-/// Whom of `near` the choice falls on: anybody, unless another is better in work or wait and worse in neither.
+/// Whom of `near` the choice falls on: anybody, unless another is better in work or wait and worse in neither. Then any
+/// of those that are as good as that one: were it the first of them, the first nodes would work more than others.
 fn choose(offers: &[Offer], near: &[u32], draw: f64) -> u32 {
-    let mut chosen = near[((draw * near.len() as f64) as usize).min(near.len() - 1)];
-    let [mut work, mut wait, ..] = offers[chosen as usize];
+    let (drawn, draw) = pick(near, draw);
+    let [mut work, mut wait, ..] = offers[drawn as usize];
     for &at in near {
         let [other_work, other_wait, ..] = offers[at as usize];
-        if other_work <= work && other_wait <= wait && (other_work < work || other_wait < wait) {
-            (chosen, work, wait) = (at, other_work, other_wait);
+        if other_work <= work && other_wait <= wait {
+            (work, wait) = (other_work, other_wait);
         }
     }
-    chosen
+    let best = |at: &u32| offers[*at as usize][..2] == [work, wait];
+    if best(&drawn) {
+        return drawn;
+    }
+    let best: Vec<u32> = near.iter().copied().filter(best).collect();
+    pick(&best, draw).0
+}
+
+/// Any, by a number from 0 to below 1, and what is left of it to draw with.
+fn pick(from: &[u32], draw: f64) -> (u32, f64) {
+    let place = draw * from.len() as f64;
+    (from[(place as usize).min(from.len() - 1)], place.fract())
 }
 
 #[cfg(test)]
@@ -313,6 +325,9 @@ mod tests {
         assert_eq!(rank(&equal, &RULE, 0.99, 2), [2, 0]);
         let worse = offers(&[[1.0, 0.0, 0.0], [1.0, 0.01, 0.0]]);
         assert_eq!(rank(&worse, &RULE, 0.99, 9), [0, 1]);
+        let best = offers(&[[1.0, 0.01, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
+        assert_eq!(rank(&best, &RULE, 0.1, 1), [1]);
+        assert_eq!(rank(&best, &RULE, 0.3, 1), [2]);
     }
 
     /// Of two nodes with these seconds per token from the host tier and from disk.
