@@ -16,6 +16,7 @@ from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare, run_all
 from trunkline.loadtest.sim.policies import find_policies
 from trunkline.loadtest.sim.report import Row, table
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.ray_cluster import check
 
 _FILE_WIDTH = 140
 
@@ -76,7 +77,7 @@ def sim(
     if plot_file is not None:
         plot.check(plot_file)
     if ray:
-        on_ray.check()
+        check()
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=_FILE_WIDTH)
     prepared = []

@@ -26,6 +26,7 @@ from trunkline.loadtest.sweep.grid import POLICY, Configuration, best, configura
 from trunkline.loadtest.sweep.traffic import conversations
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import PAGE_TOKENS
+from trunkline.shared.ray_cluster import check
 from trunkline.shared.wire import decode_info
 
 _BASE = "smollm2-135m-cpu"
@@ -56,7 +57,7 @@ def sweep(
         raise ConfigError("give --model, or --profile for what is not here")
     check_output("--out", out)
     if ray:
-        on_ray.check()
+        check()
     found = find_profile(profile) if profile is not None else _measured(str(model), threads or _share(nodes))
     context = found.cache_tokens // 4
     traffic = load_trace(trace, PAGE_TOKENS) if trace is not None else conversations(context, requests, seed)

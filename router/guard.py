@@ -33,7 +33,7 @@ class Guard:
             if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
                 raise RequestError("/admin needs the admin token: `Authorization: Bearer TOKEN`", status=401)
             return
-        if request.client is None or not ipaddress.ip_address(request.client.host).is_loopback:
+        if not _is_same_host(request):
             raise RequestError("/admin is for clients on this host, unless an admin token is set", status=403)
         # A browser on this host is a client on this host, whatever page it shows.
         if request.headers.get("sec-fetch-site", "none") not in _OWN_SITE or not _is_local(request.url.hostname):
@@ -44,6 +44,12 @@ class Guard:
         await self.privileged(request)
         if self._token is None:
             raise RequestError("this needs an admin token, and the router has none: --admin-token-file", status=403)
+
+
+def _is_same_host(request: Request) -> bool:
+    """By its loopback address, or by the one that this listens at: nobody else sends from there."""
+    client, server = request.client, request.scope["server"]
+    return client is not None and (ipaddress.ip_address(client.host).is_loopback or client.host == server[0])
 
 
 def _is_local(host: str | None) -> bool:

@@ -51,8 +51,16 @@ def up(
         str | None, typer.Option(help="More memory for KV of each agent; with it they pull from each other.")
     ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
+    ray: Annotated[bool, typer.Option("--ray", help="Actors of a Ray cluster: RAY_ADDRESS, or a local one.")] = False,
+    ray_address: Annotated[str | None, typer.Option(help="That Ray cluster.")] = None,
+    gpus: Annotated[float, typer.Option(min=0, help="Of each agent. With --ray.")] = 0.0,
+    routers: Annotated[int, typer.Option(min=1, max=64, help="More than one wants a --registry. With --ray.")] = 1,
+    registry: Annotated[str | None, typer.Option(help="Redis, as for `trunkline router`. With --ray.")] = None,
 ) -> None:
-    """Serve a router and N agents on this machine until Ctrl-C."""
+    """Serve a router and N agents until Ctrl-C, on this machine or a Ray cluster."""
+    on_ray = ray or ray_address is not None
+    if not on_ray and (gpus or routers > 1 or registry is not None):
+        raise ConfigError("--gpus, --routers and --registry are for --ray: agents and routers by hand take more flags")
     if engine == BUILTIN:
         model, kv_memory = model or DEFAULT_MODEL, kv_memory or KV_MEMORY
     given = {
@@ -66,7 +74,14 @@ def up(
         "--threads": threads or max(1, (os.cpu_count() or 1) // agents),
     }
     flags = {flag: str(value) for flag, value in given.items() if value is not None}
-    sys.exit(asyncio.run(Cluster(agents, port, agent_port, flags).run()))
+    if not on_ray:
+        sys.exit(asyncio.run(Cluster(agents, port, agent_port, flags).run()))
+    from trunkline.shared.ray_cluster import connected
+    from trunkline.shared.up_ray import RayFleet, Wanted
+
+    wanted = Wanted(agents, routers, port, agent_port, flags, gpus, registry)
+    with connected(ray_address):
+        sys.exit(asyncio.run(RayFleet(wanted).run()))
 
 
 class Cluster:
@@ -107,7 +122,7 @@ class Cluster:
                 asyncio.create_task(self._watch(child), name=f"watch {child.name}")
                 for child in (*self._agents, self._router)
             ]
-            self._greet(await self._model())
+            greet(self.url, await model_of(self.url), len(self._agents))
             await self._stopping.wait()
             return 0
         finally:
@@ -138,11 +153,11 @@ class Cluster:
             async with httpx.AsyncClient(timeout=PROBE_DEADLINE_S) as client:
                 while time.monotonic() < began + READY_DEADLINE_S and not self._stopping.is_set():
                     if death.done():
-                        _say(child.name, f"ended with status {death.result()} before it was ready")
+                        say(child.name, f"ended with status {death.result()} before it was ready")
                         return False
                     try:
                         if (await client.get(f"{url}/readyz")).status_code == httpx.codes.OK:
-                            _say(child.name, f"ready at {url} after {time.monotonic() - began:.1f} s")
+                            say(child.name, f"ready at {url} after {time.monotonic() - began:.1f} s")
                             return True
                     except httpx.TransportError:
                         pass  # Not listening yet.
@@ -150,14 +165,14 @@ class Cluster:
         finally:
             death.cancel()
         if not self._stopping.is_set():
-            _say(child.name, f"not ready after {READY_DEADLINE_S:.0f} s")
+            say(child.name, f"not ready after {READY_DEADLINE_S:.0f} s")
         return False
 
     async def _watch(self, child: Child) -> None:
         """A child that dies is started again, as a service manager would."""
         while True:
             status = await child.wait()
-            _say(child.name, f"ended with status {status}: starting it again in {RESTART_S:.0f} s")
+            say(child.name, f"ended with status {status}: starting it again in {RESTART_S:.0f} s")
             await asyncio.sleep(RESTART_S)
             await child.start(self._environment)
 
@@ -173,7 +188,7 @@ class Cluster:
     async def _stop(self) -> None:
         await self._router.stop()  # First: it would take agents that leave for failures.
         await asyncio.gather(*(child.stop() for child in self._agents))
-        _say("up", "stopped")
+        say("up", "stopped")
 
     def _on_signal(self) -> None:
         if self._stopping.is_set():  # A second Ctrl-C does not wait for streams to end.
@@ -181,32 +196,35 @@ class Cluster:
                 child.kill()
         self._stopping.set()
 
-    async def _model(self) -> str:
-        """The name that requests ask for."""
-        async with httpx.AsyncClient(timeout=PROBE_DEADLINE_S) as client:
-            name: str = (await client.get(f"{self.url}/v1/models")).json()["data"][0]["id"]
-        return name
-
-    def _greet(self, model: str) -> None:
-        # Bounded and greedy: a small model left to itself may talk for minutes.
-        question = (
-            '{"model": "%s", "temperature": 0, "max_tokens": 40,\n'
-            '         "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
-        )
-        print(
-            f"\nTrunkline serves {model} on {self.url} with {len(self._agents)} agents. Ctrl-C stops it. Try:\n\n"
-            f"  curl -i {self.url}/v1/chat/completions -H 'content-type: application/json' \\\n"
-            f"    -d '{question % model}'\n\n"
-            f"  {os.path.relpath(sys.argv[0])} status --watch --url {self.url}\n",
-            flush=True,
-        )
-
     @staticmethod
     def _child(name: str, arguments: list[str]) -> Child:
-        return Child(name, [sys.executable, "-m", "trunkline.shared.cli", *arguments], _say)
+        return Child(name, [sys.executable, "-m", "trunkline.shared.cli", *arguments], say)
 
 
-def _say(name: str, line: str) -> None:
+async def model_of(url: str) -> str:
+    """The name that requests ask for."""
+    async with httpx.AsyncClient(timeout=PROBE_DEADLINE_S) as client:
+        name: str = (await client.get(f"{url}/v1/models")).json()["data"][0]["id"]
+    return name
+
+
+def greet(url: str, model: str, agents: int) -> None:
+    """Says what to type next."""
+    # Bounded and greedy: a small model left to itself may talk for minutes.
+    question = (
+        f'{{"model": "{model}", "temperature": 0, "max_tokens": 40,\n'
+        '         "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    )
+    print(
+        f"\nTrunkline serves {model} on {url} with {agents} agents. Ctrl-C stops it. Try:\n\n"
+        f"  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f"    -d '{question}'\n\n"
+        f"  {os.path.relpath(sys.argv[0])} status --watch --url {url}\n",
+        flush=True,
+    )
+
+
+def say(name: str, line: str) -> None:
     print(f"[{name}] {line}", flush=True)
 
 

@@ -1,0 +1,172 @@
+"""`trunkline up --ray-address` on a real Ray of two nodes: an actor's process, an actor and a node are killed."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from trunkline.shared.cli import build
+from trunkline.shared.errors import ConfigError
+from trunkline.shared.up_ray import Wanted
+
+DEADLINE_S = 180.0
+TOKEN = "an admin token of this test"
+PROMPT = "A long prefix that all of these have in common. " * 40
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A `ray.cluster_utils.Cluster` with room for the fleet on either of its nodes."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's is too long for the names of its sockets
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        monkeypatch.setenv("RAY_raylet_start_wait_time_s", "120")
+        monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        monkeypatch.setenv("TRUNKLINE_ADMIN_TOKEN", TOKEN)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        from ray.cluster_utils import Cluster
+
+        memory = 100 << 20
+        for turn in range(3):
+            cluster = Cluster(initialize_head=False)
+            try:
+                for _ in range(2):
+                    cluster.add_node(num_cpus=4, object_store_memory=memory)
+                break
+            except Exception:  # Ray gives itself 30 s to start, which on a busy machine may be too little.
+                cluster.shutdown()
+                if turn == 2:
+                    raise
+        try:
+            yield cluster
+        finally:
+            cluster.shutdown()
+
+
+@contextlib.contextmanager
+def up(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [str(one.getsockname()[1]), str(other.getsockname()[1])]
+    command = [sys.executable, "-m", "trunkline.shared.cli", "up", "--ray-address", address, "--threads", "1"]
+    command += ["--engine", "emulated", "--profile", "llama-8b-h100", "--time-scale", "0.1"]
+    command += ["--port", ports[0], "--agent-port", ports[1]]
+    with (folder / "up.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(DEADLINE_S)
+        process.kill()
+        process.wait()
+
+
+def until(condition: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.2)
+
+
+def command_of(name: str) -> psutil.Process | None:
+    """The process of the agent that has this name."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "trunkline.shared.cli" in words and name in words:
+            return process
+    return None
+
+
+@pytest.mark.timeout(600)
+def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    with up(nodes.address, tmp_path) as process:
+        until(lambda: "Trunkline serves" in log.read_text() or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text()
+        url = next(word for word in log.read_text().split() if word.startswith("http"))
+        router = next(line.split()[3] for line in log.read_text().splitlines() if line.startswith("[router-0] ready"))
+        assert url
+        client = httpx.Client(base_url=router, timeout=30.0, headers={"authorization": f"Bearer {TOKEN}"})
+
+        def asked() -> int:
+            body = {"prompt": PROMPT, "max_tokens": 4, "model": "emulated-llama-8b-h100"}
+            with contextlib.suppress(httpx.TransportError):
+                answer = client.post("/v1/completions", json=body)
+                assert answer.status_code in {200, 502, 503}, answer.text
+                if answer.status_code == 200:
+                    return int(answer.headers["x-trunkline-matched-tokens"])
+            return -1
+
+        def states() -> dict[str, str]:
+            with contextlib.suppress(httpx.TransportError):
+                view = client.get("/admin/nodes").json()
+                return {node["name"]: node["state"] for node in view["nodes"]}
+            return {}
+
+        def whole() -> bool:
+            return states() == {"agent-0": "ready", "agent-1": "ready"}
+
+        until(whole, log)
+        until(lambda: asked() > 0, log)  # The second one finds what the first has left.
+
+        for victim in (lambda found: found, lambda found: found.parent()):  # the agent; its actor
+            found = command_of("agent-0")
+            assert found is not None
+            victim(found).kill()
+            until(lambda: not whole(), log)
+            until(lambda: asked() >= 0, log)  # The other one serves.
+            until(whole, log)
+            assert (fresh := command_of("agent-0")) is not None
+            assert fresh.pid != found.pid
+
+        nodes.remove_node(nodes.worker_nodes.copy().pop(), allow_graceful=False)
+        until(lambda: asked() >= 0, log)
+        until(whole, log)
+        until(lambda: asked() > 0, log)
+
+        shown = CliRunner().invoke(build(), ["status", "--json", "--url", router])
+        assert {node["name"] for node in json.loads(shown.output)["nodes"]} == {"agent-0", "agent-1"}
+        client.close()
+    assert "[up] stopped" in log.read_text()
+    assert process.returncode == 0
+    assert command_of("agent-0") is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--routers", "2", "--ray"], "in a --registry"),
+        (["--gpus", "1"], "are for --ray"),
+        (["--registry", "redis://h"], "are for --ray"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(flags: list[str], said: str) -> None:
+    refused = CliRunner().invoke(build(), ["up", *flags])
+    assert isinstance(refused.exception, ConfigError)
+    assert said in str(refused.exception)
+
+
+def test_no_cluster_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    refused = CliRunner().invoke(build(), ["up", "--ray-address", f"127.0.0.1:{port}"])
+    assert isinstance(refused.exception, ConfigError)
+    assert "no cluster" in str(refused.exception)
+
+
+def test_several_routers_have_a_registry() -> None:
+    assert Wanted(2, 2, 8000, 8100, {"--threads": "1"}, 0.0, "redis://h").routers == 2
