@@ -4,11 +4,15 @@ import asyncio
 import subprocess
 import sys
 
+from fastapi import Request
+
 from tests.router.fakes import FakeAgent
 from tests.router.serving import FAST, Reply, ask, request, run, serving, until
 from trunkline.router.app import Router, bind
+from trunkline.router.guard import Guard
 from trunkline.router.settings import Settings
 from trunkline.router.tenants import Tenants
+from trunkline.shared.errors import RequestError
 
 
 def get(path: str, *headers: str, host: str = "127.0.0.1") -> bytes:
@@ -84,3 +88,23 @@ def test_an_admin_port_that_is_taken_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "--admin-port" in done.stderr
+
+
+def test_this_host_is_known_by_the_address_that_it_was_asked_at() -> None:
+    async def asked(client: str) -> int:
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/admin/nodes",
+            "headers": [(b"host", b"192.0.2.7:8000")],
+            "query_string": b"",
+            "client": (client, 40000),
+            "server": ("192.0.2.7", 8000),
+        }
+        try:
+            await Guard(None, None).privileged(Request(scope))
+        except RequestError as refused:
+            return refused.status
+        return 200
+
+    assert [run(asked(client)) for client in ("192.0.2.7", "127.0.0.1", "192.0.2.8")] == [200, 200, 403]
