@@ -87,7 +87,10 @@ class Listing:
         while True:
             self._changed.clear()
             if self._members is not None:
-                await self.membership.apply(self._members)
+                try:
+                    await self.membership.apply(self._members)
+                except Exception:
+                    log.exception("%s: this is a defect, please report it", self.address)
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._changed.wait()

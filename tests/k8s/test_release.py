@@ -166,7 +166,7 @@ def test_agents_are_found_by_their_endpointslices() -> None:
         eventually(lambda: len(here.serving()) == 3)
         here.kubectl("scale", "statefulset/tl-default", "--replicas=1")
         eventually(lambda: [node["name"] for node in here.status()["nodes"]] == ["tl-default-0"])
-        assert here.status()["endpoints"]["connected"]
+        assert here.status()["listing"]["connected"]
         account = f"--as=system:serviceaccount:{here.name}:tl-router"
         allowed = here.kubectl("auth", "can-i", "--list", "--no-headers", account)
         own = [line.split()[0] for line in allowed.splitlines() if not re.search(r"selfsubject|\[/", line)]
