@@ -223,7 +223,9 @@ def namespace(name: str) -> Iterator[Namespace]:
         print(run("kubectl", "-n", name, "logs", "-l", "app.kubernetes.io/name=trunkline", "--tail=20", "--prefix"))
         raise
     finally:
-        run("kubectl", "delete", "namespace", name, "--timeout=120s")
+        run("kubectl", "delete", "namespace", name, "--wait=false")
+        here.kubectl("delete", "pods", "--all", "--grace-period=1")  # Here nobody waits for their streams.
+        run("kubectl", "wait", "--for=delete", f"namespace/{name}", "--timeout=120s")
 
 
 ENVIRONMENT = os.environ | {
