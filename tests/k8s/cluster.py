@@ -64,9 +64,11 @@ def eventually(what: Callable[[], Any], seconds: float = 120.0) -> Any:
 def cluster(scripts: Path) -> Iterator[None]:
     """Up, with all images loaded."""
     images = _build(scripts)
+    run(str(scripts / "down.sh"))  # What a run that was killed has left.
     run(str(scripts / "up.sh"))
+    kubelet = None
     try:
-        _keep_images()
+        kubelet = _keep_images()
         for image in images:
             run(str(scripts / "base-image.sh"), "load", image)
         for image in images[:2]:
@@ -74,6 +76,8 @@ def cluster(scripts: Path) -> Iterator[None]:
         yield
     finally:
         run(str(scripts / "down.sh"))
+        if kubelet is not None:
+            kubelet.wait(timeout=60.0)
 
 
 def _build(scripts: Path) -> list[str]:
@@ -93,8 +97,11 @@ def _build(scripts: Path) -> list[str]:
     return images
 
 
-def _keep_images() -> None:
-    """On a disk that is almost full the kubelet would delete images that no pod uses yet: they cannot be pulled."""
+def _keep_images() -> "subprocess.Popen[bytes]":
+    """Starts the kubelet again, so that it never deletes images: those that no pod uses cannot be pulled here.
+
+    It would as soon as the disk is 85 % full.
+    """
     pids, config, log = HOME / "run/pids", HOME / "run/kubelet.yaml", HOME / "run/log/kubelet.log"
     pid = next(line.split()[0] for line in pids.read_text().splitlines() if line.endswith(" kubelet"))
     command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
@@ -106,6 +113,7 @@ def _keep_images() -> None:
     pids.write_text(pids.read_text().replace(f"{pid} kubelet", f"{kubelet.pid} kubelet"))
     pause = HOME / "run/img/pause.tar"
     run(*_CTR, "images", "import", str(pause))
+    return kubelet
 
 
 class Namespace:
