@@ -23,6 +23,7 @@ from starlette.responses import Response
 from trunkline.agent.answer import Answer
 from trunkline.agent.clear_http import add_clear
 from trunkline.agent.engine.base import Engine, Generation, GenerationStream
+from trunkline.agent.handover_http import add_handover
 from trunkline.agent.http import Caller, ClusterSecret, RequestEdge, error_response, read_body
 from trunkline.agent.metrics import AgentCollector
 from trunkline.agent.node import Node, Serving, State
@@ -55,6 +56,7 @@ def create_app(node: Node, on_started: Callable[[TrunklineError | None], None]) 
     add_pins(app, node, secret)
     add_orders(app, node, secret)
     add_clear(app, node, secret)
+    add_handover(app, node, secret)
     return app
 
 

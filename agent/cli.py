@@ -142,6 +142,9 @@ def agent(
     cluster_secret_file: Annotated[
         Path | None, typer.Option(help=f"Secret that routers prove to know. Also in ${VARIABLE}.")
     ] = None,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds after SIGTERM for replies to end and warm pages to go.")
+    ] = 30.0,
     log_level: Annotated[str, typer.Option(help=" | ".join(LEVELS))] = "info",
     log_format: Annotated[LogFormat, typer.Option(help="Of the lines on stderr.")] = LogFormat.TEXT,
     otlp_endpoint: Annotated[
@@ -186,6 +189,7 @@ def agent(
         context=context or None,
         threads=threads or None,
         limits=limits,
+        drain_s=drain_timeout,
         secret=load_secret(cluster_secret_file),
         otlp_endpoint=otlp_endpoint or None,
         transfer=TransferSettings(

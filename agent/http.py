@@ -112,6 +112,13 @@ class ClusterSecret:
             raise RequestError(f"{HEADER_SALT}: not a hex string of at most 64 digits", param=HEADER_SALT)
         return Caller(salt, pull, _lead_s(request))
 
+    def member(self, request: Request) -> None:
+        """Raises RequestError 401 for one that does not know the secret, and 403 for one on another host where there is
+        none: what is told and done here is not for everybody."""
+        self.caller(request)
+        if self._secret is None and (request.client is None or not is_loopback(request.client.host)):
+            raise RequestError("this is for clients on this host, unless there is a cluster secret", status=403)
+
 
 def _pull_from(request: Request) -> PullFrom | None:
     value = request.headers.get(HEADER_PULL_FROM)

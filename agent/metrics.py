@@ -27,6 +27,7 @@ class AgentCollector(Collector):
         answers = sorted(self._answers.items())
         yield catalog.ANSWERS.by(((path, str(status)), count) for (path, status), count in answers)
         yield catalog.READY.of(self._node.state is State.READY)
+        yield catalog.DRAINING.of(self._node.state is State.DRAINING)
         registration = self._node.registration
         yield catalog.REGISTERED.of(None if registration is None else registration.registered)
         if serving := self._node.serving:

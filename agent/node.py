@@ -7,6 +7,8 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from trunkline.agent.engine.base import Engine
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.executor import LoadModel
@@ -15,6 +17,7 @@ from trunkline.agent.engine.emulated.settings import Emulation
 from trunkline.agent.engine.emulated.text import EmulatedText
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.events import EventPublisher
+from trunkline.agent.handover import Handover
 from trunkline.agent.orders import Orders
 from trunkline.agent.pins import Pins
 from trunkline.agent.prepare import Preparer
@@ -24,9 +27,10 @@ from trunkline.agent.transfer.endpoint import TransferEndpoint
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity
 from trunkline.shared.errors import Overloaded
+from trunkline.shared.handover import DrainStatus
 from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, TEXT_CHUNK
 from trunkline.shared.tracing import Tracing
-from trunkline.shared.wire import WIRE_VERSION, AgentInfo
+from trunkline.shared.wire import WIRE_VERSION, AgentInfo, Load
 
 
 class State(StrEnum):
@@ -34,6 +38,7 @@ class State(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    DRAINING = "draining"
     CLOSING = "closing"
 
 
@@ -66,6 +71,8 @@ class Node:
         """None until the node has loaded."""
         self.transfer: TransferEndpoint | None = None
         """None until the node has loaded."""
+        self.handover: Handover | None = None
+        """None unless the node drains, or has drained."""
         endpoint = settings.otlp_endpoint
         self._tracing = None if endpoint is None else Tracing(endpoint, "trunkline-agent", settings.node)
         self._engine: Engine | None = None
@@ -106,14 +113,33 @@ class Node:
         return self.serving
 
     def drain(self) -> None:
-        """No new requests; those that run go on."""
-        self.state = State.CLOSING
-        if self.registration is not None:
-            self.registration.leave()
+        """No new requests; those that run go on, and warm prefixes are offered to routers. Idempotent."""
+        if self.state is State.LOADING:
+            self.state = State.CLOSING
+        elif self.state is State.READY and self.serving is not None:
+            self.state = State.DRAINING
+            self.handover = Handover(self.serving.engine, self.settings.drain_s)
+
+    def resume(self) -> None:
+        """Requests are taken again, if the node does not end."""
+        if self.state is State.DRAINING:
+            self.state, self.handover = State.READY, None
+
+    @property
+    def handed_on(self) -> bool:
+        """Whether no warm prefix waits to be pulled by another node any more."""
+        return self.handover is None or self.handover.over
+
+    def drain_status(self) -> DrainStatus:
+        """Raises Overloaded while the node is loading."""
+        if self.handover is not None:
+            return self.handover.status()
+        load = self.ready().engine.load()
+        return DrainStatus(draining=False, running=load.running + load.waiting)
 
     async def close(self) -> None:
         """Ends what still runs. Idempotent; also for a node whose `start` has failed."""
-        self.drain()
+        self.state = State.CLOSING
         if self.registration is not None:
             await self.registration.close()
         if self.pins is not None:
@@ -153,7 +179,7 @@ class Node:
         settings = self.settings
         events = EventPublisher(
             settings.node,
-            engine.load,
+            partial(self._load, engine),
             max_keys=pages * (1 + MAX_TEXT_KEYS_PER_PAGE),
             host=settings.host,
             events_port=settings.events_port,
@@ -162,6 +188,11 @@ class Node:
         events.start()
         self._events = events
         return events
+
+    def _load(self, engine: Engine) -> Load:
+        """From the thread of the event stream."""
+        leaves = self.state in (State.DRAINING, State.CLOSING)
+        return msgspec.structs.replace(engine.load(), draining=True) if leaves else engine.load()
 
 
 def _open_model(model: Path | Emulation) -> tuple[TextModel, LoadModel]:

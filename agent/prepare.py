@@ -41,6 +41,7 @@ class Preparer:
         self._namespace = namespace
         self._max_pending = max_pending
         self._pending = 0
+        self._closed = False
         self._executor = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
 
     async def prompts(self, body: CompletionBody | ChatBody, salt: str) -> list[Prompt]:
@@ -54,6 +55,8 @@ class Preparer:
         return await self._run(self._text_keys.of_reply, namespace, body.messages, tools, arguments, reply, tokens)
 
     async def _run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if self._closed:  # A reply that outlasted the node's time to drain ends just now.
+            raise Overloaded("this node is closing", retry_after=5.0, status=503)
         if self._pending >= self._max_pending:
             raise Overloaded(f"{self._pending} requests are being tokenized already: no room for more", retry_after=1.0)
         self._pending += 1
@@ -66,7 +69,8 @@ class Preparer:
             self._pending -= 1
 
     def close(self) -> None:
-        """Does not wait for what is being prepared."""
+        """Does not wait for what is being prepared, and refuses what comes after."""
+        self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, body: CompletionBody | ChatBody, namespace: Namespace) -> list[Prompt]:

@@ -37,13 +37,9 @@ class Registration:
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"registry {self._address}")
 
-    def leave(self) -> None:
-        """Gives the lease up soon: routers hear of it at once, and look."""
-        self._leaving.set()
-
     async def close(self) -> None:
         """Returns when the lease is given up, or cannot be within a second. Idempotent."""
-        self.leave()
+        self._leaving.set()
         if self._task is not None:
             await asyncio.wait([self._task], timeout=_RELEASE_S)
             self._task.cancel()

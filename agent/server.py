@@ -16,10 +16,8 @@ from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import TrunklineError
 from trunkline.shared.names import PAGE_TOKENS
 
-DRAIN_S = 30.0
-"""After SIGTERM running replies may go on for so long; then they end with an error."""
 FLUSH_S = 5
-"""For those errors to reach their clients."""
+"""For the errors of replies that ran too long to reach their clients."""
 POLL_S = 0.1
 """Between looks at whether a second signal came."""
 
@@ -35,8 +33,8 @@ def serve(settings: AgentSettings, listener: socket.socket) -> None:
 class Server(uvicorn.Server):
     """Lets the node refuse new work as soon as a signal comes. A second signal forces the exit.
 
-    Until the last reply has ended it goes on listening: a router that asks shall hear that the node is closing, and
-    not take it for dead and its replies for lost.
+    Until the last reply has ended, and what is warm was handed on, it goes on listening: a router that asks shall hear
+    that the node drains, and not take it for dead and its replies for lost.
     """
 
     def __init__(self, config: uvicorn.Config, node: Node) -> None:
@@ -49,12 +47,19 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        late = time.monotonic() + DRAIN_S
-        while self.server_state.tasks and not self.force_exit and time.monotonic() < late:
-            await asyncio.wait(tuple(self.server_state.tasks), timeout=POLL_S)
-        if self.server_state.tasks and not self.force_exit:
-            log.warning("replies still run after %.0f s: they end with an error", DRAIN_S)
-            await self._node.close()
+        tasks, node = self.server_state.tasks, self._node
+        limit_s = node.settings.drain_s
+        late = time.monotonic() + limit_s
+        while not self.force_exit and time.monotonic() < late and (tasks or not node.handed_on):
+            if tasks:
+                await asyncio.wait(tuple(tasks), timeout=POLL_S)
+            else:
+                await asyncio.sleep(POLL_S)
+        if node.handover is not None:
+            node.handover.report()
+        if tasks and not self.force_exit:
+            log.warning("replies still run after %.0f s: they end with an error", limit_s)
+            await node.close()
         await super().shutdown(sockets)
 
 

@@ -45,6 +45,8 @@ class AgentSettings:
     limits: EngineLimits = field(default_factory=EngineLimits)
     registry: Registry | None = None
     """None: routers know the node by its URL."""
+    drain_s: float = 30.0
+    """For running replies to end, and warm prefixes to be handed on, before the node ends."""
     secret: str | None = field(default=None, repr=False)
     """Cluster secret. None: the node belongs to no cluster."""
     transfer: TransferSettings = field(default_factory=TransferSettings)

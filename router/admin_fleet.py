@@ -14,7 +14,7 @@ from trunkline.router.nodes import MAX_NODES
 from trunkline.router.settings import Settings
 from trunkline.shared.body import decode
 from trunkline.shared.errors import RequestError
-from trunkline.shared.names import REPLICATE_PATH
+from trunkline.shared.names import DRAIN_ADMIN_PATH, REPLICATE_PATH
 
 _NOTHING = msgspec.Raw(b"")
 _PREFIX = ("prompt", "messages", "tools", "chat_template_kwargs")
@@ -50,7 +50,26 @@ def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
         prompt = _prompt(model, fields)
         told = msgspec.json.encode({**fields, "timeout": body.timeout})
         done = await context.replication.replicate(prompt, told, tenant, body.to, body.timeout)
-        return Response(msgspec.json.encode(done), media_type="application/json")
+        return _json(done)
+
+    drain = context.drain
+
+    @app.post(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.privileged)])
+    async def start(name: str) -> Response:
+        """The node gets no new requests from any router, and hands on what it holds."""
+        return _json(await drain.start(name))
+
+    @app.get(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.privileged)])
+    async def status(name: str) -> Response:
+        return _json(await drain.status(name))
+
+    @app.delete(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.privileged)])
+    async def resume(name: str) -> Response:
+        return _json(await drain.resume(name))
+
+
+def _json(message: object) -> Response:
+    return Response(msgspec.json.encode(message), media_type="application/json")
 
 
 def _only(context: Context) -> str:

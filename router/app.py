@@ -20,7 +20,9 @@ from trunkline.router.context import Context
 from trunkline.router.counters import Counters
 from trunkline.router.discovery.listing import Listing
 from trunkline.router.discovery.node_file import FileAddress, NodeFile
+from trunkline.router.drain import Drain
 from trunkline.router.explain.decisions import Decisions
+from trunkline.router.handover import Handovers
 from trunkline.router.nodes import Node, NodeListener, Registry, Timing
 from trunkline.router.pools import Pools
 from trunkline.router.protocol import EdgeProtocol
@@ -78,12 +80,15 @@ class Router(NodeListener):
         if listing is not None:
             others.append(listing.missing)
         counters = Counters()
+        replication = Replication(registry, index, scheduler)
         self.context = Context(
             settings=settings,
             registry=registry,
             scheduler=scheduler,
             admission=Admission(scheduler, tenants.configured, settings.admission),
-            replication=Replication(registry, index, scheduler),
+            replication=replication,
+            handovers=Handovers(registry, replication, tenants.cluster_header),
+            drain=Drain(registry, scheduler, tenants.cluster_header),
             tenants=tenants,
             pools=Pools(settings.max_idle_connections, settings.deadlines.connect),
             splices=Splices(),
@@ -130,6 +135,7 @@ class Router(NodeListener):
     def on_load(self, node: Node, load: Load) -> None:
         self.context.scheduler.on_load(node, load)
         self.context.admission.on_load(node, load)
+        self.context.handovers.on_load(node, load)
 
     def on_finished(self, node: Node, finished: Finished) -> None:
         self.context.scheduler.on_finished(node, finished)
@@ -143,6 +149,7 @@ class Router(NodeListener):
         self.context.admission.on_void(node)
         self.context.scheduler.on_void(node)
         self.context.pools.drop(node)
+        self.context.handovers.on_void(node)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -167,6 +174,7 @@ class Router(NodeListener):
                 await context.listing.close()
             if context.replicas is not None:
                 await context.replicas.close()
+            await context.handovers.close()
             await context.registry.close()
             await context.ticker.close()
             await context.pools.close()

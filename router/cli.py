@@ -13,6 +13,7 @@ from trunkline.router.admin import MAX_LISTED
 from trunkline.router.app import Router, bind
 from trunkline.router.discovery.node_file import FileAddress
 from trunkline.router.discovery.service import ServiceAddress, service_address
+from trunkline.router.drain_cli import drain as drain_node
 from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
 from trunkline.router.status import show
@@ -69,6 +70,9 @@ def router(
     queue_deadline: Annotated[
         float, typer.Option(min=1.0, help="Seconds that they wait at most; then clients get 503.")
     ] = _DEADLINES.queue,
+    drain_timeout: Annotated[
+        float, typer.Option(min=0, max=3600, help="Seconds after SIGTERM for streams to end.")
+    ] = _DEADLINES.drain,
     access_log: Annotated[
         Path | None, typer.Option(help="Append requests to this file, hashes and lengths only, for `trunkline sim`.")
     ] = None,
@@ -104,7 +108,7 @@ def router(
         host=host,
         port=port,
         max_inflight=max_inflight,
-        deadlines=replace(_DEADLINES, queue=queue_deadline),
+        deadlines=replace(_DEADLINES, queue=queue_deadline, drain=drain_timeout),
         admission=replace(_ADMISSION, max_held=max_held),
         access_log=access_log,
         log_bodies=log_bodies,
@@ -161,3 +165,16 @@ def explain(
     TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it.
     """
     show_decisions(request_id, url, limit=limit, as_json=json, token=admin_token())
+
+
+def drain(
+    node: Annotated[str, typer.Argument(help="Its name, as `trunkline status` shows it, or host:port.")],
+    url: _Url = _URL,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it take requests again.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for what runs there.")] = 60.0,
+) -> None:
+    """Take a node out of service: no new requests, what runs ends, warm prefixes go to other nodes. It is not stopped.
+
+    TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it. Exit status 1 if requests still run at the end.
+    """
+    drain_node(node, url, undo=undo, timeout_s=timeout, token=admin_token())

@@ -7,7 +7,9 @@ from trunkline.router.access_log import AccessLog
 from trunkline.router.admission.admission import Admission
 from trunkline.router.counters import Counters
 from trunkline.router.discovery.listing import Listing
+from trunkline.router.drain import Drain
 from trunkline.router.explain.decisions import Decisions
+from trunkline.router.handover import Handovers
 from trunkline.router.nodes import Registry
 from trunkline.router.pools import Pools
 from trunkline.router.replication import Replication
@@ -35,6 +37,8 @@ class Context:
     scheduler: Scheduler
     admission: Admission
     replication: Replication
+    handovers: Handovers
+    drain: Drain
     tenants: Tenants
     pools: Pools
     splices: Splices

@@ -1,12 +1,24 @@
 """A small request to a node over a connection of its own. A general HTTP client costs milliseconds of CPU for each."""
 
 import asyncio
+from http import HTTPStatus
+from typing import TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from trunkline.router.connection import Connection, NodeFailure
 from trunkline.router.node import Node
 from trunkline.router.pools import Pool
 from trunkline.router.unframed import UnframedConnection
+from trunkline.shared.errors import TrunklineError
+
+CONNECT_S = 3.0
+_T = TypeVar("_T")
+
+
+class OrderFailed(TrunklineError):
+    """A node did not do as it was told: it refused, or did not answer."""
 
 
 async def fetch(
@@ -35,6 +47,36 @@ async def fetch(
         if question.connection is not None:
             question.connection.abort()
         await pool.close()
+
+
+async def order(
+    url: str, kind: type[_T], limit: int, deadline: float, headers: bytes, *, method: bytes = b"POST", body: bytes = b""
+) -> _T:
+    """Tells a node something. Its answer, of `kind`; `deadline`: seconds for all of it, the rest as `fetch`.
+
+    Raises OrderFailed.
+    """
+    try:
+        async with asyncio.timeout(deadline):
+            status, answer = await fetch(url, limit, CONNECT_S, headers, method=method, body=body)
+    except TimeoutError:
+        raise OrderFailed(f"no answer within {deadline:g} s") from None
+    except NodeFailure as failure:
+        raise OrderFailed(str(failure)) from None
+    if status != HTTPStatus.OK:
+        raise OrderFailed(f"answers {status}: {message_of(answer)}")
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise OrderFailed(f"its answer does not decode: {error}") from None
+
+
+def message_of(answer: bytes) -> str:
+    """What a node says is wrong."""
+    try:
+        return str(msgspec.json.decode(answer)["error"]["message"])
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+        return answer[:200].decode(errors="replace").strip()
 
 
 class _Question:

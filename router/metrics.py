@@ -32,6 +32,7 @@ class RouterCollector(Collector):
         yield from collect_admission(self._context.admission)
         yield from self._nodes()
         yield from self._index()
+        yield from self._handovers()
         yield from collect_replicas(self._context.replicas)
         yield from collect_listing(self._context.listing)
 
@@ -88,3 +89,9 @@ class RouterCollector(Collector):
             for kind, count in zip(("lookups", "changes"), counts, strict=True)
         )
         yield catalog.INDEX_DROPPED.of(stats["dropped"])
+
+    def _handovers(self) -> Iterator[Metric]:
+        handovers = self._context.handovers
+        outcomes = {"handed": handovers.handed, "failed": handovers.failed}
+        yield catalog.HANDED.by(((outcome,), count) for outcome, count in outcomes.items())
+        yield catalog.HANDED_TOKENS.of(handovers.handed_tokens)

@@ -26,7 +26,7 @@ class NodeState(StrEnum):
     DOWN = "down"
     """Does not answer, failed a request, or speaks another version."""
     DRAINING = "draining"
-    """Could serve, but is to get no new requests."""
+    """Is to get no new requests: it says so itself, or an operator does."""
 
 
 class Node:

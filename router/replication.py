@@ -2,34 +2,24 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
-from http import HTTPStatus
-
-import msgspec
 
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.body import Prompt
-from trunkline.router.connection import NodeFailure
-from trunkline.router.fetch import fetch
+from trunkline.router.fetch import OrderFailed, order
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.node import Node
 from trunkline.router.nodes import Registry
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.tenants import Tenant
-from trunkline.shared.errors import RequestError, TrunklineError
+from trunkline.shared.errors import RequestError
 from trunkline.shared.names import HEADER_PULL_FROM, PULLS_PATH
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.pull import Brought, PullFrom
 from trunkline.shared.replicate import Copy, Replicated
 
-CONNECT_S = 3.0
 SLACK_S = 5.0
 """For a node to answer after an order's own deadline."""
 MAX_ANSWER_BYTES = 1 << 16
-
-
-class OrderFailed(TrunklineError):
-    """A node did not do as it was told: it refused, or did not answer."""
 
 
 class Replication:
@@ -60,7 +50,8 @@ class Replication:
             raise RequestError("no node that lends pages holds a page of this prefix", status=404)
         tokens = held[source]
         alike = [node for node, namespace in spaces.items() if namespace == spaces[source]]
-        takers = self.by_load(node for node in alike if node.transfer and held.get(node, 0) < tokens)[:count]
+        lacking = [node for node in alike if node.transfer and held.get(node, 0) < tokens]
+        takers = sorted(lacking, key=lambda node: self.burden_s(node, tokens - held.get(node, 0)))[:count]
         jobs = [
             self._copy(taker, PullFrom(source.transfer, tokens), body, tenant.headers, timeout_s) for taker in takers
         ]
@@ -74,35 +65,16 @@ class Replication:
         sums = {node: device + host + disk for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)}
         return {node: sums[node.index] for node in self._registry.nodes if node.index in sums}
 
-    def by_load(self, nodes: Iterable[Node]) -> list[Node]:
-        """The least busy first."""
-        now = time.monotonic()
-        return sorted(nodes, key=lambda node: self.load_s(node, now))
-
-    def load_s(self, node: Node, now: float) -> tuple[float, float]:
-        """Seconds that a request waits there, and the share of its time that it is busy."""
+    def burden_s(self, node: Node, tokens: int) -> float:
+        """Seconds until the node would have computed so many tokens more: for what it waits, and how busy it is."""
         load = self._scheduler.load_of(node)
         load.settle()
-        return load.wait_s, load.utilisation(now)
+        return load.wait_s + load.utilisation(time.monotonic()) + tokens * self._scheduler.prices.per_token
 
     async def order(self, taker: Node, source: PullFrom, body: bytes, headers: bytes, timeout_s: float) -> Brought:
         """`headers`: whole lines, that say who asks and for which tenant. Raises OrderFailed."""
         lines = f"{HEADER_PULL_FROM}: {source}\r\n".encode() + headers
-        try:
-            async with asyncio.timeout(timeout_s + SLACK_S):
-                status, answer = await fetch(
-                    taker.url + PULLS_PATH, MAX_ANSWER_BYTES, CONNECT_S, lines, method=b"POST", body=body
-                )
-        except TimeoutError:
-            raise OrderFailed(f"no answer within {timeout_s + SLACK_S:g} s") from None
-        except NodeFailure as failure:
-            raise OrderFailed(str(failure)) from None
-        if status != HTTPStatus.OK:
-            raise OrderFailed(f"answers {status}: {message_of(answer)}")
-        try:
-            return msgspec.json.decode(answer, type=Brought)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise OrderFailed(f"its answer does not decode: {error}") from None
+        return await order(taker.url + PULLS_PATH, Brought, MAX_ANSWER_BYTES, timeout_s + SLACK_S, lines, body=body)
 
     async def _copy(self, taker: Node, source: PullFrom, body: bytes, headers: bytes, timeout_s: float) -> Copy:
         try:
@@ -116,11 +88,3 @@ def namespace_of(node: Node, model: str) -> Namespace | None:
     """Of the model there. None: not known."""
     served = (node.models or {}).get(model)
     return served.namespace if served is not None else None
-
-
-def message_of(answer: bytes) -> str:
-    """What a node says is wrong."""
-    try:
-        return str(msgspec.json.decode(answer)["error"]["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-        return answer[:200].decode(errors="replace").strip()

@@ -6,13 +6,11 @@ from http import HTTPStatus
 import msgspec
 
 from trunkline.router.connection import NodeFailure
-from trunkline.router.fetch import fetch
+from trunkline.router.fetch import CONNECT_S, fetch, message_of
 from trunkline.router.nodes import Node, Registry
-from trunkline.router.replication import message_of
 from trunkline.shared.errors import RequestError
 from trunkline.shared.pins import CACHE_PATH, PINS_PATH, PinStatus
 
-CONNECT_S = 3.0
 ANSWER_S = 10.0
 MAX_ANSWER_BYTES = 1 << 16
 

@@ -121,10 +121,10 @@ class Watcher:
             self._failures = 0
         if identify or not agent:
             await self._identified(probed)
-        if not probed.ready:
-            self._set(NodeState.UNREADY, probed.reason)
-        elif self._draining:
+        if self._draining or node.load.draining:  # what it said may be newer than this answer
             self._set(NodeState.DRAINING, "")
+        elif not probed.ready:
+            self._set(NodeState.UNREADY, probed.reason)
         else:
             self._set(NodeState.READY, "")
 
@@ -199,6 +199,10 @@ class Watcher:
             self._changed()
 
     def _on_load(self, load: Load) -> None:
+        if load.draining != self.node.load.draining:  # sooner than a probe would tell
+            self._wake.set()
+            if load.draining and self.node.state is NodeState.READY:
+                self._set(NodeState.DRAINING, "")
         self.node.load, self.node.load_at = load, time.monotonic()
         self._listener.on_load(self.node, load)
 

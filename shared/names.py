@@ -32,6 +32,7 @@ ROUTER_PORT = 8000
 AGENT_PORT = 8100
 INFO_PATH = "/trunkline/info"
 PULLS_PATH = "/trunkline/pulls"
+DRAIN_ADMIN_PATH = "/admin/drain"
 REPLICATE_PATH = "/admin/replicate"
 
 

@@ -113,6 +113,8 @@ class Load(msgspec.Struct, array_like=True, frozen=True):
     """For so many times its own prefill a prompt lets shorter ones pass; 0: first come, first served."""
     disk_rate: Quantity = 0.0
     """Tokens whose KV comes from disk to the host tier, per second; 0: not measured yet, or there is no disk tier."""
+    draining: bool = False
+    """The node takes no new requests, and hands on what it holds."""
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True):

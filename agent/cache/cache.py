@@ -31,6 +31,7 @@ from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.cache.texts import by_page
 from trunkline.agent.cache.usage import Usage
 from trunkline.agent.cache.visits import Visits
+from trunkline.agent.cache.warm import Warm
 from trunkline.agent.cache.window import Window
 from trunkline.kernels.core import PagePool
 from trunkline.shared.names import PAGE_TOKENS
@@ -66,6 +67,7 @@ class PageCache:
         """Tokens per second that the engine computes, as it says; 0: not known yet."""
         self._catalog = Catalog(sink)
         self._migration = Migration(self._catalog, self._device, lower, self._visits) if lower else None
+        self.warm = Warm(self._catalog, self._device)
         self._preload = Preload(preload, self.find, self._bring, lower.clock) if lower else None
         self._matching = Matching(self._catalog)
         self._usage = Usage(self._visits, self._device, self._migration)

@@ -44,7 +44,8 @@ class Membership:
             log.warning("node %s is not listed any more, and serves: it is kept while it does", self._nodes[id].name)
         self.unlisted = serving
         for id, node in gone:
-            if id not in serving:
+            hands_on = node.state is NodeState.DRAINING and node.load.draining
+            if id not in serving and not hands_on:
                 log.warning("node %s is not listed and is %s: it is removed", node.name, node.state)
                 del self._nodes[id]
                 self.lost += id not in self._leaving

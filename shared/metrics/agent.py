@@ -30,6 +30,7 @@ _TOKENS = (1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 81
 _node = AGENT.section("Node and requests")
 INFO = _node.gauge("info", "1: who this is", NODE, MODEL, VERSION)
 READY = _node.gauge("ready", "1 while requests are taken")
+DRAINING = _node.gauge("draining", "1 while it takes no new requests and hands on what it holds")
 ALIVE = _node.gauge("engine_alive", "1 while the engine steps")
 REGISTERED = _node.gauge("registered", "1 while its lease is renewed; no sample without a registry")
 ANSWERS = _node.counter("http_answers", "HTTP answers; `other`: health, metrics, unknown paths", PATH, STATUS)

@@ -22,6 +22,7 @@ REFUSAL = Label("reason", ("rate_limit", "queue_full", "queue_deadline", "priori
 CLAIM = Label("kind", ("burst", "assumed"))
 PARTITION = Label("partition", tuple(map(str, range(SUMMARY_PARTITIONS))))
 OPERATION = Label("kind", ("lookups", "changes"))
+HANDING = Label("outcome", ("handed", "failed"))
 PEER = Label("what", ("sent", "received", "missed", "refused"))
 
 _LATENCY = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -126,6 +127,12 @@ TENANT_WORK = _queue.counter(
     TENANT,
     unit="seconds",
 )
+
+_draining = ROUTER.section("Nodes that drain")
+HANDED = _draining.counter(
+    "handed_prefixes", "warm prefixes of nodes that drain, by what became of this router's order to pull them", HANDING
+)
+HANDED_TOKENS = _draining.counter("handed_tokens", "tokens of those that were `handed`", unit="tokens")
 
 REPLICAS = ROUTER.section("Registry and other routers")
 REGISTRY_CONNECTED = REPLICAS.gauge(

@@ -84,3 +84,11 @@ def test_other_threads_run_while_a_long_text_is_tokenized(text_model: TextModel)
     done.set()
     thread.join()
     assert during > 20
+
+
+def test_what_comes_after_the_end_is_refused(text_model: TextModel) -> None:
+    preparer = Preparer(text_model, Namespace("f", "float32", "l"), CONTEXT, 1)
+    preparer.close()
+    with pytest.raises(RequestError, match="closing") as caught:
+        asyncio.run(preparer.prompts(completion_body(b'{"model": "m", "prompt": "a"}'), ""))
+    assert caught.value.status == 503

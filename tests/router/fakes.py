@@ -24,6 +24,8 @@ from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH, PAGE_TOKENS, TEXT_
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import WIRE_VERSION, AgentInfo, Load, ServedModel
 
+Answer = tuple[int, bytes]
+
 
 class Fault(Enum):
     """What goes wrong with completions."""
@@ -86,8 +88,9 @@ class FakeAgent:
     load: Load = field(default_factory=Load)
     transfer: str = ""
     port: int = 0
-    answers: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    """To what else it is asked: status and JSON, by method and path, as in "DELETE /trunkline/cache"."""
+    answers: dict[str, Answer | list[Answer]] = field(default_factory=dict)
+    """To what else it is asked: status and JSON, by method and path, as in "DELETE /trunkline/cache". Of a list one
+    after the other, the last one again and again."""
     orders: list[Received] = field(default_factory=list)
     """Those that had such an answer."""
     requests: list[Received] = field(default_factory=list)
@@ -177,6 +180,8 @@ class FakeAgent:
         answer = self.answers.get(f"{request.method} {request.path}")
         if answer is not None:
             self.orders.append(request)
+            if isinstance(answer, list):
+                answer = answer.pop(0) if len(answer) > 1 else answer[0]
             writer.write(_response(*answer))
             await writer.drain()
             return True

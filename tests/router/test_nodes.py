@@ -338,6 +338,16 @@ def test_another_wire_version_is_refused_by_name() -> None:
     asyncio.run(main())
 
 
+def test_beside_a_node_of_another_wire_version_the_others_serve() -> None:
+    async def main() -> None:
+        new = FakeAgent("new", version=WIRE_VERSION + 1)
+        async with new, FakeAgent("old") as old, routing(new.url, old.url) as router:
+            await until(lambda: {node.state for node in router.registry.nodes} == {NodeState.READY, NodeState.DOWN})
+            assert [node.name for node in router.registry.candidates("fake")] == ["old"]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     "answer",
     [

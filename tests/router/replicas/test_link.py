@@ -59,7 +59,7 @@ def test_a_node_that_leaves_is_looked_at_at_once(redis: RedisServer, monkeypatch
         ):
             await until(lambda: ready(router) == 1)
             agent.ready = False
-            registration.leave()
+            await registration.close()
             await until(lambda: ready(router) == 0)
 
     run(main())

@@ -1,0 +1,71 @@
+"""How a node that drains hands its warm prefixes to others, through the routers.
+
+    router                                  node that drains                 another node
+      │ ── what next? what came of the last ──> │
+      │ <── prefixes, each told to one router ─ │
+      │ ── pull this one, from there ────────────────────────────────────────> │
+      │                                         │ <──── pages, as in any pull ──│
+      │ <── so many tokens are here ────────────────────────────────────────── │
+
+JSON over HTTP, between members of a cluster. Fields may be added.
+"""
+
+import msgspec
+
+DRAIN_PATH = "/trunkline/drain"
+HANDOVER_PATH = "/trunkline/handover"
+MAX_OFFER_BYTES = 64 << 20
+"""A prefix of a million tokens is about ten."""
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """What became of a prefix: so many tokens of it are elsewhere."""
+
+    id: str
+    tokens: int
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A router asks for at most so many prefixes, and says what came of those that it was told of before."""
+
+    most: int
+    done: list[Handed] = []
+
+
+class WarmPrefix(msgspec.Struct, frozen=True):
+    """Whole pages that the node holds. As in the body of an order to pull them."""
+
+    id: str
+    """The key of its last page, in hex."""
+    salt: str
+    """Of the tenant, in hex."""
+    prompt: list[int]
+    """Token ids."""
+    text_keys: bytes
+    text_depths: bytes
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a router is told to bring elsewhere, those first that were used last."""
+
+    prefixes: list[WarmPrefix]
+    over: bool
+    """Nothing will follow."""
+    left_s: float
+    """Until the node waits no longer."""
+
+
+class DrainStatus(msgspec.Struct, frozen=True):
+    """How far a node is with draining."""
+
+    draining: bool
+    running: int
+    """Sequences that are still computed."""
+    offered: int = 0
+    """Prefixes that routers were told of."""
+    handed: int = 0
+    """Of these, those that are elsewhere now, in whole or in part."""
+    tokens: int = 0
+    """Of these."""
+    over: bool = True
+    """Nothing more is handed on."""

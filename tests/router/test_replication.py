@@ -1,0 +1,86 @@
+"""Prefixes are brought to the nodes that lack them and have the least to do, from the one that has most."""
+
+from array import array
+
+import msgspec
+
+from tests.router.fakes import FakeAgent
+from tests.router.serving import Reply, Served, ask, request, run, serving, until
+from trunkline.kernels.core import hash64, page_chain
+from trunkline.router.nodes import NodeState
+from trunkline.router.tenants import Tenant, Tenants
+from trunkline.shared.names import HEADER_PULL_FROM, HEADER_SALT, PULLS_PATH, REPLICATE_PATH, Tier
+from trunkline.shared.pull import Brought
+from trunkline.shared.wire import Load
+
+PULLS = f"POST {PULLS_PATH}"
+PROMPT = list(range(16 * 6))
+ALICE = Tenant("alice", "ab12", b"x-trunkline-salt: ab12\r\n", forwards_credentials=False)
+
+
+def agent(name: str, number: int, load: Load | None = None) -> FakeAgent:
+    answer = msgspec.json.encode(Brought(96, 96, 96, 0.25))
+    return FakeAgent(
+        name, load=load or Load(max_running=8), transfer=f"127.0.0.1:{number}", answers={PULLS: (200, answer)}
+    )
+
+
+def hold(one: FakeAgent, pages: int, salt: str = "") -> None:
+    keys = page_chain(hash64(one.namespace.salted(salt).page_seed_bytes()), array("i", PROMPT))
+    depths = array("I", range(16, 16 * pages + 1, 16))
+    one.publisher.stored(keys[: 8 * pages], depths.tobytes(), Tier.DEVICE)
+
+
+async def replicate(served: Served, holding: int, **fields: object) -> Reply:
+    """Once so many nodes are known to hold something."""
+    registry = served.router.context.registry
+    await until(lambda: all(node.state is NodeState.READY and node.load_at for node in registry.nodes))
+    await until(lambda: sum(view["keys"] > 0 for view in registry.view()) == holding)  # type: ignore[operator]
+    return await ask(served.port, request(REPLICATE_PATH, {"prompt": PROMPT, **fields}))
+
+
+def test_the_least_busy_pull_from_who_has_most() -> None:
+    async def main() -> None:
+        busy = Load(running=8, waiting=50, max_running=8, backlog_tokens=90_000, prefill_rate=1000.0)
+        agents = a, b, c, d = agent("a", 1), agent("b", 2), agent("c", 3, busy), agent("d", 4)
+        async with a, b, c, d, serving(agents) as served:
+            hold(a, 6)
+            hold(b, 3)
+            reply = await replicate(served, 2, to=2)
+            assert reply.status == 200, reply.body
+            assert (reply.json["holder"], reply.json["tokens"], reply.json["held_by"]) == ("a", 96, ["a"])
+            assert {copy.pop("node") for copy in reply.json["copies"]} == {"b", "d"}
+            copy = {"held": 96, "pulled": 96, "seconds": 0.25, "error": ""}
+            assert all(one.items() >= copy.items() for one in reply.json["copies"])
+            assert [len(one.orders) for one in agents] == [0, 1, 0, 1]
+            (order,) = d.orders
+            assert order.headers[HEADER_PULL_FROM] == "127.0.0.1:1; tokens=96"
+            assert msgspec.json.decode(order.body) == {"prompt": PROMPT, "timeout": 30.0}
+
+    run(main())
+
+
+def test_what_a_node_says_is_passed_on() -> None:
+    async def main() -> None:
+        async with agent("a", 1) as a, agent("b", 2) as b, serving([a, b]) as served:
+            hold(a, 6)
+            b.answers[PULLS] = [(429, b'{"error": {"message": "too many"}}')]
+            (copy,) = (await replicate(served, 1)).json["copies"]
+            assert (copy["node"], copy["held"], copy["error"]) == ("b", 0, "answers 429: too many")
+
+    run(main())
+
+
+def test_tenants_have_prefixes_of_their_own() -> None:
+    async def main() -> None:
+        tenants = Tenants("a secret of the tests", {"digest": ALICE})
+        async with agent("a", 1) as a, agent("b", 2) as b, serving([a, b], tenants=tenants) as served:
+            hold(a, 6, ALICE.salt)
+            unnamed = await replicate(served, 1)
+            assert (unnamed.status, unnamed.error["param"]) == (400, "tenant")
+            unknown = await replicate(served, 1, tenant="bob")
+            assert (unknown.status, unknown.error["param"]) == (404, "tenant")
+            assert (await replicate(served, 1, tenant="alice")).json["holder"] == "a"
+            assert b.orders[0].headers[HEADER_SALT] == "ab12"
+
+    run(main())
