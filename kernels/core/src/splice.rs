@@ -106,8 +106,13 @@ impl Splicer {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(Mutex::new(Stream::new(source, target)));
         let mut locked = lock(&stream);
-        locked.watch_source(&self.registry, of_source(number))?;
+        // Found before it is watched: an event for a stream that is not there yet would be lost, and if all that the
+        // source has to say is there already, none follows it.
         lock(&self.shared.streams).insert(number, Arc::clone(&stream));
+        if let Err(error) = locked.watch_source(&self.registry, of_source(number)) {
+            lock(&self.shared.streams).remove(&number);
+            return Err(error);
+        }
         let want = locked.begin(first);
         self.shared
             .settle(number, &mut locked, want, &self.registry);
