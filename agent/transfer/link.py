@@ -25,6 +25,8 @@ FRESH_S = 60.0
 """So long a measured speed holds."""
 WINDOW_S = 5.0
 """Of reading, that the measured speed looks back on."""
+STREAMS = 4
+"""To another machine: one TCP connection does not fill a fast network. Here they would only take turns on its cores."""
 log = logging.getLogger(__name__)
 
 
@@ -113,12 +115,14 @@ class Link:
         self.offer = offer
         self.ways: list[Way] = []
         """In the order in which they are tried before anything was measured."""
-        if is_here(offer.shm):
+        here = is_here(offer.shm)
+        if here:
             self.ways.append(Way(ShmBackend, lambda: ShmBackend(offer, own, secret), failures))
         if nixl is not None and offer.nixl is not None:
             self.ways.append(Way(NixlBackend, lambda: NixlBackend(offer, own, nixl), failures))
         if offer.tcp:
-            self.ways.append(Way(TcpBackend, lambda: TcpBackend(offer, own, secret), failures))
+            streams = 1 if here else STREAMS
+            self.ways.append(Way(TcpBackend, lambda: TcpBackend(offer, own, secret, streams), failures))
         self._turn = threading.Lock()
         self._closed = False
 

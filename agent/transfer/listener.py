@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from trunkline.agent.transfer.errors import TransferError
 
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 256
 BACKLOG = 16
 CLOSE_S = 5.0
 log = logging.getLogger(__name__)

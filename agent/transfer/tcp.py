@@ -30,9 +30,6 @@ READ_STALL_S = 1.0
 """A holder that sends nothing for so long is."""
 NICENESS = 10
 """Of threads that lend: the engine's go first where there are too few cores."""
-LOCAL_BUFFER = 256 << 10
-"""Bytes in flight to a reader on the same machine. What is in flight is then still in the processor's cache when it is
-taken; far away, the system's own choice is right."""
 
 
 class TcpLending:
@@ -62,7 +59,7 @@ class TcpLending:
     def _serve(self, peer: socket.socket) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        _tune(peer)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.settimeout(HELLO_S)
         hello.lend(peer, self._secret, self._epoch, self._page_bytes)
         peer.setblocking(True)
@@ -132,19 +129,13 @@ def _connect(offer: Offer, secret: str | None) -> socket.socket:
     host, _, port = offer.tcp.rpartition(":")
     holder = socket.create_connection((host.strip("[]"), int(port)), HELLO_S)
     try:
-        _tune(holder)
+        holder.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hello.borrow(holder, secret, offer.epoch, offer.page_bytes)
     except (OSError, TransferError):
         holder.close()
         raise
     holder.setblocking(True)
     return holder
-
-
-def _tune(stream: socket.socket) -> None:
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if stream.getsockname()[0] == stream.getpeername()[0]:
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, LOCAL_BUFFER)
 
 
 def _family(host: str) -> socket.AddressFamily:

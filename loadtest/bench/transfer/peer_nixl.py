@@ -18,6 +18,7 @@ def _hold(reader: Connection, size: int) -> None:
     import numpy as np
     from nixl._api import nixl_agent, nixl_agent_config
 
+    os.nice(10)  # as who lends pages does
     agent = nixl_agent("holder", nixl_agent_config(backends=["UCX"]))
     memory = np.ones(size, np.uint8)
     agent.register_memory([(memory.ctypes.data, size, 0, "")], "DRAM")

@@ -6,6 +6,7 @@ from trunkline.loadtest.bench.row import Row
 from trunkline.loadtest.bench.transfer.locate import PAGES, codec, loopback
 from trunkline.loadtest.bench.transfer.pull import pull
 from trunkline.loadtest.bench.transfer.read import read
+from trunkline.loadtest.bench.transfer.serving import serving
 
 PREFIX_PAGES = 437
 """Of a prompt of 7,000 tokens."""
@@ -18,5 +19,6 @@ def run(rounds: int = 3, peer_python: Path | None = None) -> list[Row]:
         *loopback(rounds, PREFIX_PAGES),
         *loopback(rounds, PAGES),
         *read(rounds, peer_python),
+        *serving(rounds),
         *pull(rounds),
     ]

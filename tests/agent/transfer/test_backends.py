@@ -251,9 +251,9 @@ def test_close_ends_a_read_from_another_thread(holder: Holder) -> None:
 
 def test_a_reader_that_takes_nothing_is_given_up(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "STALL_S", 0.1)
-    monkeypatch.setattr(tcp, "LOCAL_BUFFER", 1)
     backend = TcpBackend(holder.offer, make(1).slots, SECRET)
     stream = backend._streams[0]
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     many = located(holder.slab, list(range(PAGES)) * 200)
     stream.sendall(b"TKPQ" + len(many).to_bytes(4, "little") + many.tobytes())
     deadline = time.monotonic() + 10
