@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trunkline.shared.tracing import HEADERS, Tracing, end
+from trunkline.shared.tracing import HEADERS, Tracing
 from trunkline.shared.wire import Finished
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class RequestTrace:
         given = {name: headers[name] for name in HEADERS if name in headers}
         attributes = {"trunkline.request_id": request_id, "trunkline.model": model}
         self._tracing = tracing
-        self._root: Span = tracing.start("generate", tracing.received(given), tracing.kinds.SERVER, attributes)
+        self._root: Span = tracing.request("generate", given, attributes)
         self._submitted_ns = time.time_ns()
 
     def finished(self, report: Finished) -> None:
@@ -42,7 +42,7 @@ class RequestTrace:
     def ended(self, outcome: str, *, failed: bool) -> None:
         """The request."""
         self._root.set_attribute("trunkline.outcome", outcome)
-        end(self._root, outcome if failed else "")
+        self._tracing.end(self._root, outcome if failed else "")
 
 
 def _ns(seconds: float) -> int:

@@ -51,6 +51,14 @@ def router(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> 
 
 
 @bench.command()
+def monitoring(rounds: _Rounds = 3, json_file: _Json = None) -> None:
+    """What metrics, scrapes, the log and traces cost a router, in CPU time per request."""
+    from trunkline.loadtest.bench.monitoring import run
+
+    _show("monitoring", run(rounds), json_file)
+
+
+@bench.command()
 def sim(
     trace: Annotated[Path, typer.Option(help="Mooncake JSONL with blocks of 512 tokens; it is replayed in small.")],
     rounds: Annotated[int, typer.Option(min=1, help="Replays to the real cluster.")] = 2,

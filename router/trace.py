@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trunkline.router.counters import Outcome
 from trunkline.router.scheduler.placement import Choice, Placement
-from trunkline.shared.tracing import Tracing, end
+from trunkline.shared.tracing import Tracing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -24,8 +24,7 @@ class RequestTrace:
         self._tracing = tracing
         given = {name.decode(): value.decode("latin-1") for name, value in _CONTEXT.findall(fields)}
         name = f"POST {target.partition(b'?')[0].decode('latin-1')}"
-        attributes = {"trunkline.request_id": request_id}
-        self._root: Span = tracing.start(name, tracing.received(given), tracing.kinds.SERVER, attributes)
+        self._root: Span = tracing.request(name, given, {"trunkline.request_id": request_id})
         self._try: Span | None = None
         self._placed_ns = time.time_ns()
 
@@ -54,9 +53,8 @@ class RequestTrace:
             "trunkline.node": choice.node.name,
             "trunkline.matched_tokens": choice.matched,
         }
-        self._try = self._tracing.start("relay", self._root, self._tracing.kinds.CLIENT, attributes)
-        lines = (f"{name}: {value}\r\n" for name, value in self._tracing.sent(self._try).items())
-        return "".join(lines).encode()
+        self._try, headers = self._tracing.call("relay", self._root, attributes)
+        return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
 
     def began(self, status: int) -> None:
         """The response."""
@@ -73,11 +71,11 @@ class RequestTrace:
         self._root.set_attribute("trunkline.outcome", outcome.value)
         if status:
             self._root.set_attribute("http.response.status_code", status)
-        end(self._root, error)
+        self._tracing.end(self._root, error)
 
     def _end_try(self, error: str) -> None:
         if self._try is not None:
-            end(self._try, error)
+            self._tracing.end(self._try, error)
             self._try = None
 
 

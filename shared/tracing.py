@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 from trunkline.shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanKind
+    from opentelemetry.trace import Span
 
+Attributes = Mapping[str, str | int]
 HEADERS = ("traceparent", "tracestate")
 """W3C Trace Context."""
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -29,66 +29,53 @@ class Tracing:
         if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).hostname:
             raise ConfigError(f"--otlp-endpoint {endpoint!r} is no URL such as http://collector:4318")
         try:
+            from opentelemetry.context import Context
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.trace import SpanKind
+            from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
             raise ConfigError(f"--otlp-endpoint needs {error.name!r}: pip install 'trunkline[otel]'") from None
         names = {"service.name": service, "service.instance.id": instance, "service.version": version("trunkline")}
         self.kinds = SpanKind
+        self._below = set_span_in_context
+        self._nothing = Context()
+        self._failure = lambda text: Status(StatusCode.ERROR, text)
         self._provider = TracerProvider(resource=Resource.create(names), shutdown_on_exit=False)
         exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("trunkline", version("trunkline"))
         self._propagator = TraceContextTextMapPropagator()
 
-    def start(
-        self,
-        name: str,
-        parent: "Context | Span | None",
-        kind: "SpanKind",
-        attributes: Mapping[str, str | int] | None = None,
-        at_ns: int | None = None,
-    ) -> "Span":
-        """`at_ns`: since 1970; None: now. End it."""
-        from opentelemetry.trace import Span, set_span_in_context
+    def request(self, name: str, headers: Mapping[str, str], attributes: Attributes) -> "Span":
+        """The span of a request that came; end it. Its parent is the caller's span, if `traceparent` says which.
+        Names of headers are in lower case."""
+        context = self._propagator.extract(headers, self._nothing)
+        return self._tracer.start_span(name, context, self.kinds.SERVER, attributes)
 
-        context = set_span_in_context(parent) if isinstance(parent, Span) else parent
-        return self._tracer.start_span(name, context, kind, attributes, start_time=at_ns)
+    def call(self, name: str, parent: "Span", attributes: Attributes) -> "tuple[Span, dict[str, str]]":
+        """The span of a request that goes to another process, and headers that name it there; end it."""
+        span = self._tracer.start_span(name, self._below(parent), self.kinds.CLIENT, attributes)
+        headers: dict[str, str] = {}
+        self._propagator.inject(headers, self._below(span))
+        return span, headers
 
-    def stage(
-        self, name: str, parent: "Span", began_ns: int, ended_ns: int, attributes: Mapping[str, str | int]
-    ) -> None:
-        """What is over already."""
-        self.start(name, parent, self.kinds.INTERNAL, attributes, began_ns).end(max(began_ns, ended_ns))
+    def stage(self, name: str, parent: "Span", began_ns: int, ended_ns: int, attributes: Attributes) -> None:
+        """What is over already. Times are since 1970."""
+        if parent.is_recording():
+            context = self._below(parent)
+            span = self._tracer.start_span(name, context, self.kinds.INTERNAL, attributes, start_time=began_ns)
+            span.end(max(began_ns, ended_ns))
 
-    def received(self, headers: Mapping[str, str]) -> "Context":
-        """The caller's span, if its `traceparent` (lower case) says which."""
-        from opentelemetry.context import Context
-
-        return self._propagator.extract(headers, Context())
-
-    def sent(self, span: "Span") -> dict[str, str]:
-        """Headers that tell whom it calls."""
-        from opentelemetry.trace import set_span_in_context
-
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, set_span_in_context(span))
-        return carrier
+    def end(self, span: "Span", error: str) -> None:
+        """`error`: empty if all went well."""
+        if error:
+            span.set_status(self._failure(error))  # type: ignore[no-untyped-call]
+        span.end()
 
     def close(self) -> None:
         """Sends what is there. Blocks for CLOSE_MS at most."""
         self._provider.force_flush(CLOSE_MS)
         self._provider.shutdown()
-
-
-def end(span: "Span", error: str, at_ns: int | None = None) -> None:
-    """`error`: empty if all went well. `at_ns`: since 1970; None: now."""
-    if error:
-        from opentelemetry.trace import Status, StatusCode
-
-        span.set_status(Status(StatusCode.ERROR, error))
-    span.end(at_ns)

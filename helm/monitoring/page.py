@@ -13,9 +13,15 @@ Prometheus text on `/metrics`, of routers and of agents. All counters count from
 labels are fixed words, or bounded by the configuration, whatever clients send. What to alert on: [alerts](alerts.md).
 """
 
+_COST = """## What it costs
+`trunkline bench monitoring`, on two cores that had much else to do, in two runs: a request of 8 KB takes the router 105
+and 133 us of CPU. Counting is 0.8 us of them (0.8 and 0.6 %; to be reached: 3 %), a scrape takes 2 ms. Its line in the
+log takes up to 21 us, and its [trace](traces.md) 285 and 261 us; 49 us if one in a hundred is sampled.
+"""
+
 
 def page() -> str:
-    return "\n".join([_HEAD, *_catalog(ROUTER), *_catalog(AGENT)])
+    return "\n".join([_HEAD, *_catalog(ROUTER), *_catalog(AGENT), _COST])
 
 
 def _catalog(catalog: Catalog) -> Iterator[str]:

@@ -31,12 +31,13 @@ LOOKS = 20
 START_S = 20.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
+QUIET = ("--log-level", "warning")
 _KIB = 1024
-_SMALL = (7 * _KIB, 6 * _KIB)
+SMALL = (7 * _KIB, 6 * _KIB)
 _CASES = {
-    "CPU us per request, 8 KB prompt": (_SMALL, None, 0.5),
+    "CPU us per request, 8 KB prompt": (SMALL, None, 0.5),
     "CPU us per request, 32 KB prompt": ((31 * _KIB, 8 * _KIB), None, 0.5),
-    "CPU us per chunk, one every 10 ms": (_SMALL, 10_000, 0.75),
+    "CPU us per chunk, one every 10 ms": (SMALL, 10_000, 0.75),
 }
 """Sizes of the prompt and of its shared part, pace of the stream in us, share of a peer's time to be reached."""
 
@@ -52,13 +53,13 @@ class Target:
 def run(rounds: int = 3, peers: Mapping[str, str] | None = None, prompts: int = DISTINCT_PROMPTS) -> list[Row]:
     """One row per figure and peer. Starts a router over four backends, and stops what it started."""
     others = [Target(name, _port(name, url)) for name, url in (peers or {}).items()]
-    with _backends(), _router() as ours:
+    with backends(), router(*QUIET) as ours:
         figures: dict[tuple[str, str], list[float]] = {}
         for number in range(rounds):
             for figure, (sizes, pace_us, _) in _CASES.items():
                 bodies = Bodies(*sizes, stream_us=pace_us)
                 for target in _rotated([ours, *others], number):
-                    figures.setdefault((figure, target.name), []).append(_cpu_us(target, bodies))
+                    figures.setdefault((figure, target.name), []).append(cpu_us(target, bodies))
         medians = {key: median(values) for key, values in figures.items()}
         compared: list[Target | None] = [*others] or [None]
         rows = [_compared(figure, reach, medians, peer) for figure, (*_, reach) in _CASES.items() for peer in compared]
@@ -74,17 +75,17 @@ def _compared(figure: str, reach: float, medians: Mapping[tuple[str, str], float
     return row(f"{figure} ({peer.name})", own, theirs, own / theirs, wanted, own / theirs <= reach)
 
 
-def _cpu_us(target: Target, bodies: Bodies) -> float:
+def cpu_us(target: Target, bodies: Bodies) -> float:
     """Per chunk if there are any, else per request; a warm-up goes first."""
     drive(HOST, target.port, bodies, CONNECTIONS, requests=CONNECTIONS)
-    processes = _processes(target)
-    before = _cpu_s(processes)
+    watched = processes(target)
+    before = cpu_s(watched)
     load = drive(HOST, target.port, bodies, CONNECTIONS, seconds=SECONDS)
     if load.failures:
         raise ConfigError(
             f"{target.name}: {load.failures} of {load.requests + load.failures} requests failed: {load.last_failure}"
         )
-    return 1e6 * (_cpu_s(processes) - before) / (load.chunks or load.requests)
+    return 1e6 * (cpu_s(watched) - before) / (load.chunks or load.requests)
 
 
 def _memory(target: Target, prompts: int) -> Iterator[Row]:
@@ -92,7 +93,7 @@ def _memory(target: Target, prompts: int) -> Iterator[Row]:
 
     The most within a batch, for what is bounded by age and number grows and is dropped as a whole, again and again.
     """
-    bodies = Bodies(*_SMALL, shared=0.0)
+    bodies = Bodies(*SMALL, shared=0.0)
     peaks = [_resident_mib(target)]
     yield row("MiB resident at first", peaks[0], None, None, "", None)
     for batch in range(1, 4):
@@ -108,8 +109,8 @@ def _memory(target: Target, prompts: int) -> Iterator[Row]:
 
 
 @contextmanager
-def _backends() -> Iterator[None]:
-    missing = [port for port in BACKENDS if not _listens(port)]
+def backends() -> Iterator[None]:
+    missing = [port for port in BACKENDS if not listens(port)]
     command = [sys.executable, "-m", "trunkline.loadtest.bench.backend"]
     started = [subprocess.Popen([*command, str(port)]) for port in missing]
     try:
@@ -123,17 +124,23 @@ def _backends() -> Iterator[None]:
 
 
 @contextmanager
-def _router() -> Iterator[Target]:
+def router(*flags: str, name: str = "ours", environment: Mapping[str, str] | None = None) -> Iterator[Target]:
+    """Once it is ready. `flags`, `environment`: besides what it needs. Its log is shown if it is told to be QUIET."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "trunkline.shared.cli", "router", "--port", str(port), "--log-level", "warning"]
+    command = [sys.executable, "-m", "trunkline.shared.cli", "router", "--port", str(port), *flags]
     nodes = [argument for backend in BACKENDS for argument in ("--node", f"http://{HOST}:{backend}")]
-    process = subprocess.Popen([*command, *nodes], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [*command, *nodes],
+        stdout=subprocess.DEVNULL,
+        stderr=None if flags[:2] == QUIET else subprocess.DEVNULL,
+        env={**os.environ, **(environment or {})},
+    )
     try:
         _await(port, "router")
         time.sleep(1.5)  # Until every backend has been probed.
-        yield Target("ours", port)
+        yield Target(name, port)
     finally:
         process.terminate()
         try:
@@ -144,13 +151,13 @@ def _router() -> Iterator[Target]:
 
 def _await(port: int, what: str) -> None:
     deadline = time.monotonic() + START_S
-    while not _listens(port):
+    while not listens(port):
         if time.monotonic() > deadline:
             raise ConfigError(f"the {what} on port {port} did not start within {START_S:.0f} s: see above")
         time.sleep(0.05)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     try:
         socket.create_connection((HOST, port), 1.0).close()
     except OSError:
@@ -164,7 +171,7 @@ def _port(name: str, url: str) -> int:
         raise ConfigError(
             f"{name}: {url!r} is no URL such as http://127.0.0.1:9211; its CPU time is read on this machine"
         )
-    if not _listens(parts.port):
+    if not listens(parts.port):
         raise ConfigError(f"{name}: nothing listens on {url}")
     return parts.port
 
@@ -174,7 +181,7 @@ def _rotated(targets: list[Target], by: int) -> list[Target]:
     return targets[at:] + targets[:at]
 
 
-def _processes(target: Target) -> set[Path]:
+def processes(target: Target) -> set[Path]:
     """/proc folders of those that listen on the port, and of their descendants."""
     sockets = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -206,10 +213,10 @@ def _stat(process: Path) -> list[str]:
     return (process / "stat").read_text().rpartition(")")[2].split()
 
 
-def _cpu_s(processes: set[Path]) -> float:
+def cpu_s(processes: set[Path]) -> float:
     return sum(int(fields[11]) + int(fields[12]) for fields in map(_stat, processes)) * _TICK_S
 
 
 def _resident_mib(target: Target) -> float:
-    pages = sum(int((process / "statm").read_text().split()[1]) for process in _processes(target))
+    pages = sum(int((process / "statm").read_text().split()[1]) for process in processes(target))
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
