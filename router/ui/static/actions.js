@@ -13,8 +13,24 @@ export class Actions {
   }
 
   /** Buttons for a node. */
-  ofNode({ name }) {
+  ofNode({ name, state }) {
     const path = encodeURIComponent(name);
+    const drain = {
+      title: `Drain ${name}?`,
+      text: "It gets no new requests, ends what runs, and hands its warm prefixes to other nodes.",
+      yes: "Drain it",
+      path: `drain/${path}`,
+      method: "POST",
+      said: (status) => `${name} drains: ${status.running} requests are still under way there.`,
+    };
+    const resume = {
+      title: `Put ${name} back into service?`,
+      text: "It gets new requests again.",
+      yes: "Put it back",
+      path: `drain/${path}`,
+      method: "DELETE",
+      said: () => `${name} is to get requests again.`,
+    };
     const clear = {
       title: `Clear the cache of ${name}?`,
       text: "Nothing is found in any of its tiers after that, and its prompts are computed anew. Requests under way go on.",
@@ -23,7 +39,10 @@ export class Actions {
       method: "DELETE",
       said: () => `The cache of ${name} is empty.`,
     };
-    return [this.offer("Clear", `Clear the cache of ${name}`, clear)];
+    const buttons = [this.offer("Clear", `Clear the cache of ${name}`, clear)];
+    if (state === "ready") buttons.unshift(this.offer("Drain", `Drain ${name}`, drain));
+    if (state === "draining") buttons.unshift(this.offer("Resume", `Resume ${name}`, resume));
+    return buttons;
   }
 
   /** Buttons for a prefix: it is pinned where most of it is. */

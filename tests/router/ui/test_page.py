@@ -5,12 +5,14 @@ import json
 import re
 from typing import Any
 
+import msgspec
 from playwright.async_api import Page, expect
 
 from tests.router.serving import run, until
 from tests.router.ui.browser import page
 from tests.router.ui.cluster import Cluster, cluster, crowd
 from trunkline.router.nodes import NodeState
+from trunkline.shared.handover import DrainStatus
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -298,6 +300,10 @@ def test_with_a_token_a_prefix_is_pinned_and_a_cache_cleared_once_confirmed() ->
             await opened.get_by_role("button", name="Clear the cache of node-a").click()
             await dialog.get_by_role("button", name="Clear it").click()
             await expect(outcome).to_contain_text("node node-a: answers 503: still loading")
+            agent.answers["POST /trunkline/drain"] = 200, msgspec.json.encode(DrainStatus(draining=True, running=3))
+            await opened.get_by_role("button", name="Drain node-a").click()
+            await dialog.get_by_role("button", name="Drain it").click()
+            await expect(outcome).to_contain_text("node-a drains: 3 requests are still under way there")
 
     run(scenario())
 
