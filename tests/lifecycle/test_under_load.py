@@ -5,6 +5,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from tests.lifecycle.fleet import Fleet, Load, Process, chat, fleet, prose, terminate
 
 EVERY_S = 0.2
@@ -43,6 +45,7 @@ async def restart(running: Fleet, one: Process) -> None:
     await asyncio.to_thread(one.await_ready)
 
 
+@pytest.mark.timeout(300)  # Eight processes start, one after the other.
 def test_no_stream_is_lost_while_all_agents_and_routers_are_replaced(tmp_path: Path) -> None:
     async def replace_all(load: Load) -> None:
         for one in running.agents:
