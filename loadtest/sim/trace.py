@@ -62,11 +62,12 @@ class Trace:
         return self.records[-1].arrival
 
 
-def load_trace(path: Path, block_tokens: int, *, seed: int = 0, skip_bad: bool = False) -> Trace:
+def load_trace(path: Path, block_tokens: int, *, seed: int = 0, skip_bad: bool | None = None) -> Trace:
     """Reads a trace; a `.csv` has Azure's columns, anything else is Mooncake JSONL.
 
     `seed` is for the prefixes that are made up for a CSV. Raises ConfigError naming file and line for a line that
-    cannot be used, unless `skip_bad`, and for a file that cannot be read or has no usable line.
+    cannot be used, unless `skip_bad`, and for a file that cannot be read or has no usable line. `skip_bad`: None where
+    the user has no such choice.
     """
     if block_tokens < PAGE_TOKENS or block_tokens % PAGE_TOKENS:
         raise ConfigError(f"block size {block_tokens}: must be a multiple of {PAGE_TOKENS}")
@@ -103,7 +104,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-def _read(path: Path, parse: Callable[[str], _Line], *, header: bool, skip_bad: bool) -> tuple[list[_Line], int, str]:
+def _read(path: Path, parse: Callable[[str], _Line], *, header: bool, skip_bad: bool | None) -> tuple[list[_Line], int, str]:
     """The good lines, the number of bad ones, and what was wrong with the first of them."""
     lines: list[_Line] = []
     skipped, bad = 0, ""
@@ -116,7 +117,8 @@ def _read(path: Path, parse: Callable[[str], _Line], *, header: bool, skip_bad: 
             except ValueError as error:
                 trouble = f"{path}:{number}: {error}"
                 if not skip_bad:
-                    raise ConfigError(f"{trouble} (--skip-bad goes on without such lines)") from None
+                    advice = " (--skip-bad goes on without such lines)" if skip_bad is not None else ""
+                    raise ConfigError(f"{trouble}{advice}") from None
                 skipped, bad = skipped + 1, bad or trouble
             else:
                 lines.append(line)

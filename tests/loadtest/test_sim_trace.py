@@ -62,6 +62,9 @@ def test_a_line_that_cannot_be_used_is_named_or_left_out(tmp_path: Path, line: s
     with pytest.raises(ConfigError, match=r"trace\.jsonl:2: ") as caught:
         load_trace(path, 512)
     assert trouble in str(caught.value)
+    assert "--skip-bad" not in str(caught.value), "no advice to use what not every command has"
+    with pytest.raises(ConfigError, match="--skip-bad"):
+        load_trace(path, 512, skip_bad=False)
     trace = load_trace(path, 512, skip_bad=True)
     assert (len(trace.records), trace.skipped) == (2, 1)
     assert trouble in trace.bad
