@@ -104,7 +104,9 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-def _read(path: Path, parse: Callable[[str], _Line], *, header: bool, skip_bad: bool | None) -> tuple[list[_Line], int, str]:
+def _read(
+    path: Path, parse: Callable[[str], _Line], *, header: bool, skip_bad: bool | None
+) -> tuple[list[_Line], int, str]:
     """The good lines, the number of bad ones, and what was wrong with the first of them."""
     lines: list[_Line] = []
     skipped, bad = 0, ""
