@@ -54,7 +54,12 @@ class Live:
 
     async def _view(self, now: float) -> dict[str, object]:
         context = self._context
-        counters, replicas, admission = context.counters, context.replicas, context.admission
+        counters, replicas, listing, admission = context.counters, context.replicas, context.listing, context.admission
+        lost = []
+        if replicas is not None and not replicas.link.connected:
+            lost.append(f"registry {replicas.address}: {replicas.link.error}")
+        if listing is not None and not listing.connected:
+            lost.append(f"{listing.address}: {listing.error}")
         return {
             "at": time.time(),
             "acts": context.settings.admin_token is not None,
@@ -64,9 +69,7 @@ class Live:
                 "decisions": context.decisions.seconds.count,
                 "retries": counters.retries,
                 "broken": counters.broken,
-                "registry": None
-                if replicas is None
-                else {"connected": replicas.link.connected, "error": replicas.link.error},
+                "lost": lost,
             },
             "nodes": [self._node(node, now) for node in context.registry.nodes],
             "prefixes": {

@@ -23,7 +23,7 @@ export function setText(where, text) {
   if (where.textContent !== text) where.textContent = text;
 }
 
-/** A button that looks as it does what it says. */
+/** A button and what it does. */
 export function button(text, action, attributes = {}) {
   const made = element("button", { type: "button", ...attributes }, text);
   made.addEventListener("click", action);

@@ -136,8 +136,7 @@ export class Fleet {
 
   complain(view) {
     const lines = problems(this.nodes);
-    const registry = view.router.registry;
-    if (registry && !registry.connected) lines.unshift(["bad", `the registry is lost: ${registry.error}`]);
+    for (const text of view.router.lost) lines.unshift(["bad", `lost: ${text}`]);
     const text = JSON.stringify(lines);
     if (text !== this.said) {
       this.said = text;

@@ -1,8 +1,12 @@
 """The JSON behind the page, and its files."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import msgspec
 
 from tests.router.fakes import FakeAgent
 from tests.router.serving import Reply, Served, ask, chat, request, run, serving, until
@@ -95,6 +99,18 @@ def test_what_is_under_way_is_told_anew_until_it_is_done() -> None:
             then = (await looked(served))["decisions"][0]
             assert (then["state"], then["status"]) == ("done", 200)
             assert (then["id"], then["why"]) == (first["id"], first["why"])
+
+    run(scenario())
+
+
+def test_a_list_of_nodes_that_is_lost_is_told() -> None:
+    async def scenario() -> None:
+        async with cluster(["node-a"]) as made:
+            assert (await get(made.served, "/admin/live")).json["router"]["lost"] == []
+            lost: Any = SimpleNamespace(connected=False, address="nodes.txt", error="not there")
+            context = replace(made.served.router.context, listing=lost)
+            view = msgspec.json.decode(await live.Live(context).now())
+            assert view["router"]["lost"] == ["nodes.txt: not there"]
 
     run(scenario())
 
