@@ -52,7 +52,7 @@ def router(rounds: _Rounds = 3, peer: _Peer = None, json_file: _Json = None) -> 
 
 @bench.command()
 def monitoring(rounds: _Rounds = 3, json_file: _Json = None) -> None:
-    """What metrics, scrapes, the log and traces cost a router, in CPU time per request."""
+    """What metrics, log and traces cost a router. In CPU time per request."""
     from trunkline.loadtest.bench.monitoring import run
 
     _show("monitoring", run(rounds), json_file)

@@ -173,7 +173,7 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let it take requests again.")] = False,
     timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for what runs there.")] = 60.0,
 ) -> None:
-    """Take a node out of service: no new requests, what runs ends, warm prefixes go to other nodes. It is not stopped.
+    """Take a node out of service. What runs ends, and warm prefixes go to other nodes; it is not stopped.
 
     TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it. Exit status 1 if requests still run at the end.
     """

@@ -57,7 +57,7 @@ def up(
     routers: Annotated[int, typer.Option(min=1, max=64, help="More than one wants a --registry. With --ray.")] = 1,
     registry: Annotated[str | None, typer.Option(help="Redis, as for `trunkline router`. With --ray.")] = None,
 ) -> None:
-    """Serve a router and N agents until Ctrl-C, on this machine or a Ray cluster."""
+    """Serve a router and N agents until Ctrl-C. On this machine, or on a Ray cluster."""
     on_ray = ray or ray_address is not None
     if not on_ray and (gpus or routers > 1 or registry is not None):
         raise ConfigError("--gpus, --routers and --registry are for --ray: agents and routers by hand take more flags")
