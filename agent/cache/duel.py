@@ -1,8 +1,7 @@
 """Which of two orders does better at present: the learned one, or least recently used first.
 
 Both keep a small cache of their own beside the real one, of keys alone and for a sample of all pages. The learned order
-decides while it finds more, by far more than chance would have it: who follows the one that happens to lead loses a
-little at each change, to one who had stayed with either.
+decides while it finds more, by more than chance would have it.
 """
 
 import math
@@ -13,8 +12,9 @@ from trunkline.kernels.core import Heat
 
 SAMPLE_PAGES = 2048
 """Of each small cache: enough to tell the orders apart."""
-CERTAIN = 2.0
-"""Standard deviations of what chance would make of a lead: by one alone it is followed where there is none."""
+CERTAIN = 1.5
+"""Standard deviations of what chance would make of a lead. With fewer, one is followed that is none; with more, one is
+followed late."""
 DECAY = 1 / 4096
 """Of the lead that is forgotten with each request, so that traffic may change."""
 
