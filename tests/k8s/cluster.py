@@ -94,6 +94,8 @@ def _build(scripts: Path) -> list[str]:
     run(
         *build, "-t", images[-1], "-f", str(Path(__file__).with_name("redis.Containerfile")), str(Path(__file__).parent)
     )
+    # What building leaves behind is some five gigabytes a time. What a build that was killed still holds stays.
+    subprocess.run(["buildah", "rmi", "--prune"], capture_output=True, check=False)
     return images
 
 

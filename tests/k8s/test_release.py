@@ -11,7 +11,7 @@ import yaml
 from tests.helm.test_chart import CHART, GOOD
 from tests.k8s.cluster import HOME, NEXT, Namespace, eventually, namespace
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(600, func_only=True)
 
 EMULATED = {
     # Replies of 100 tokens take some two seconds, and next to no CPU.
