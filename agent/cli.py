@@ -1,4 +1,4 @@
-"""`trunkline agent`, `trunkline cache` and `trunkline models`."""
+"""`trunkline agent`."""
 
 import re
 import socket
@@ -14,13 +14,12 @@ from trunkline.agent import models as registry
 from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache.preload import PreloadSettings
-from trunkline.agent.cache_cli import cache
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.threads import spin_briefly
 from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.agent.engine.emulated.settings import PAGE_BYTES, PROFILE, Emulation
 from trunkline.agent.listen import listen
-from trunkline.agent.models_cli import models, pull_with_progress
+from trunkline.agent.models_cli import pull_with_progress
 from trunkline.agent.registration import Registry
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.sizes import parse_bytes
@@ -32,8 +31,6 @@ from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
 from trunkline.shared.tracing import ENDPOINT_VARIABLE
-
-__all__ = ["agent", "cache", "models"]
 
 _DEFAULT_MODEL = registry.DEFAULT
 _KV_MEMORY = "512MiB"

@@ -8,16 +8,16 @@ import httpx
 import msgspec
 import typer
 
-from trunkline.agent.pins_http import MAX_TTL_S, PinList
 from trunkline.agent.prefix_cli import Prefix, read_prefix
+from trunkline.shared.ask import base_url
 from trunkline.shared.errors import ConfigError, TrunklineError
 from trunkline.shared.names import AGENT_PORT, HEADER_CLUSTER
-from trunkline.shared.pins import PINS_PATH, PinStatus
+from trunkline.shared.pins import MAX_TTL_S, PINS_PATH, PinList, PinStatus
 from trunkline.shared.secret import VARIABLE, load_secret
 
 TIMEOUT_S = 60.0
 
-_Node = Annotated[str, typer.Option(help="URL of the agent.")]
+_Node = Annotated[str, typer.Option(help="URL of the agent, or host:port.")]
 _Secret = Annotated[Path | None, typer.Option(help=f"Secret of the agent's cluster. Also in ${VARIABLE}.")]
 _NODE = f"http://127.0.0.1:{AGENT_PORT}"
 _Answer = TypeVar("_Answer")
@@ -55,6 +55,7 @@ def _call(
 ) -> _Answer:
     """What the node answers, of `kind`, if it does what it is asked."""
     secret = load_secret(secret_file)
+    node = base_url(node)
     headers = {HEADER_CLUSTER: secret} if secret is not None else {}
     try:
         url = f"{node.rstrip('/')}{PINS_PATH}" + (f"/{quote(name, safe='')}" if name else "")

@@ -13,9 +13,8 @@ from trunkline.agent.pins import Pins
 from trunkline.agent.prefix_body import PrefixBody
 from trunkline.shared.body import decode
 from trunkline.shared.errors import Overloaded, RequestError
-from trunkline.shared.pins import PINS_PATH, PinStatus
+from trunkline.shared.pins import MAX_TTL_S, PINS_PATH, PinList
 
-MAX_TTL_S = 10 * 365 * 86400.0
 _KEY = re.compile("[0-9a-f]{16}")
 
 
@@ -36,10 +35,6 @@ class PinBody(PrefixBody, kw_only=True, forbid_unknown_fields=True):
         if not _KEY.fullmatch(self.key):
             raise RequestError(f"key: {self.key[:40]!r} is not of 16 hex digits", param="key")
         return int(self.key, 16)
-
-
-class PinList(msgspec.Struct):
-    pins: list[PinStatus]
 
 
 _decoder = msgspec.json.Decoder(PinBody)

@@ -22,9 +22,7 @@ from trunkline.router.nodes import NodeState
 from trunkline.router.summaries import SummaryStatus
 from trunkline.router.ui.http import add_ui
 from trunkline.shared.errors import Overloaded, RequestError
-
-MAX_LISTED = 1000
-"""Decisions in one answer."""
+from trunkline.shared.names import MAX_LISTED
 
 
 def api(context: Context, admin: socket.socket | None = None) -> FastAPI:

@@ -45,13 +45,18 @@ class Asker:
 def asking(url: str, token: str | None) -> Iterator[Asker]:
     """`url` may be `host:port`; `token` is the admin token. Raises ConfigError for a URL that is none."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    url = url if "://" in url else f"http://{url}"
+    url = base_url(url)
     try:
         client = httpx.Client(base_url=url, headers=headers)
     except (httpx.InvalidURL, ValueError) as error:
         raise ConfigError(f"--url {url!r} cannot be used: {error}") from None
     with client:
         yield Asker(client, url)
+
+
+def base_url(url: str) -> str:
+    """`url`, which may be `host:port`."""
+    return url if "://" in url else f"http://{url}"
 
 
 def admin_token() -> str | None:

@@ -11,11 +11,12 @@ from trunkline.shared.errors import TrunklineError
 GROUP = "trunkline.commands"
 
 
-def build() -> typer.Typer:
-    """The command with every subcommand whose extra is installed.
+def build(wanted: str | None = None) -> typer.Typer:
+    """The command with every subcommand whose extra is installed; with none but `wanted`, if there is one of that name.
 
     A subcommand whose packages are missing stays visible and says what to install.
     """
+    commands = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     app = typer.Typer(
         name="trunkline",
         help="A cluster router for LLM inference that knows prefixes, with an agent on every node.",
@@ -25,7 +26,8 @@ def build() -> typer.Typer:
         rich_markup_mode=None,  # Markup takes "[default: ...]" out of help, and boxes cut long flags off.
     )
     app.callback()(_root)
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+    # What the others import takes a second of CPU time.
+    for entry in [entry for entry in commands if entry.name == wanted] or commands:
         try:
             command = entry.load()
         except ModuleNotFoundError as error:
@@ -67,7 +69,7 @@ def _needs(error: ModuleNotFoundError) -> str:
 def main() -> None:
     """Entry point of the console script. Exit code 1 with one line for an expected error, 130 after Ctrl-C."""
     try:
-        build()()
+        build(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
     except ModuleNotFoundError as error:  # A command that loads what it needs when it runs.
         if (error.name or "trunkline").startswith("trunkline"):
             raise

@@ -34,6 +34,8 @@ INFO_PATH = "/trunkline/info"
 PULLS_PATH = "/trunkline/pulls"
 DRAIN_ADMIN_PATH = "/admin/drain"
 REPLICATE_PATH = "/admin/replicate"
+MAX_LISTED = 1000
+"""Decisions that a router lists at once."""
 
 
 class Tier(IntEnum):

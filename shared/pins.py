@@ -4,6 +4,7 @@ import msgspec
 
 PINS_PATH = "/trunkline/pins"
 CACHE_PATH = "/trunkline/cache"
+MAX_TTL_S = 10 * 365 * 86400.0
 
 
 class PinStatus(msgspec.Struct, frozen=True):
@@ -18,3 +19,7 @@ class PinStatus(msgspec.Struct, frozen=True):
     """Seconds; null: never."""
     lasting: bool
     """Whether it survives a restart: it is written down in the directory of the disk tier."""
+
+
+class PinList(msgspec.Struct):
+    pins: list[PinStatus]

@@ -20,10 +20,10 @@ from trunkline.router.status import render
 from trunkline.router.tenants import Tenants
 from trunkline.shared.errors import ConfigError
 
-COMMAND = "import typer, trunkline.router.cli as cli; from trunkline.shared.errors import TrunklineError\n"
+COMMAND = "import typer, trunkline.router.{0} as cli; from trunkline.shared.errors import TrunklineError\n"
 # The whole command would load every extra; what these tests are about is one entry point of it.
-ROUTER = COMMAND + "typer.run(cli.router)"
-STATUS = COMMAND + "typer.run(cli.status)"
+ROUTER = COMMAND.format("cli") + "typer.run(cli.router)"
+STATUS = COMMAND.format("ask_cli") + "typer.run(cli.status)"
 
 
 def get(path: str, *headers: str) -> bytes:

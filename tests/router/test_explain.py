@@ -353,7 +353,7 @@ def test_metrics_count_decisions_and_age_reports() -> None:
 
 def test_the_command_shows_a_decision_and_names_an_unknown_one() -> None:
     code = (
-        "import typer, sys, trunkline.router.cli as cli; from trunkline.shared.errors import TrunklineError\n"
+        "import typer, sys, trunkline.router.ask_cli as cli; from trunkline.shared.errors import TrunklineError\n"
         "try:\n    typer.run(cli.explain)\nexcept TrunklineError as error:\n    sys.exit(str(error))"
     )
 

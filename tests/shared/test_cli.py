@@ -1,6 +1,7 @@
 """The root command: what it does where something is not installed."""
 
 import importlib.metadata
+import subprocess
 import sys
 
 import pytest
@@ -72,3 +73,21 @@ def test_help_is_whole_on_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "..." not in commands
     assert "[default: 768MiB, or what the profile has]" in printed_help(monkeypatch, capsys, "up")
     assert "--registry-password-file" in printed_help(monkeypatch, capsys, "router")
+
+
+def test_a_command_loads_no_other() -> None:
+    """Who asks for the status does not wait for what serves."""
+    code = "import sys, trunkline.shared.cli as cli\ntry: cli.main()\nfinally: print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code, "status", "--help"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "summaries" in run.stdout
+    assert {"fastapi", "numpy", "trunkline.router.app"}.isdisjoint(run.stdout.split())
+
+
+def test_a_command_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["trunkline", "statsu"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert "No such command 'statsu'" in capsys.readouterr().err
