@@ -47,7 +47,7 @@ def render(view: dict[str, Any]) -> Group:
         status = node["summary"]["status"]
         there = node["state"] not in ("down", "joining")
         table.add_row(
-            node["name"],
+            escape(node["name"]),
             f"[{colour}]{node['state']}[/]",
             status if status == "exact" else f"[yellow]{status}[/]",
             *(_pages(load["tiers"].get(tier)) if there else "-" for tier in tiers),
