@@ -46,6 +46,8 @@ class Replication:
             found = self.held(keys.chain(namespace))
             held |= {node: tokens for node, tokens in found.items() if spaces.get(node) == namespace}
         source = max((node for node in held if node.transfer), key=held.__getitem__, default=None)
+        if not any(node.transfer for node in candidates):
+            raise RequestError("no node lends pages: agents with --host-memory do", status=404)
         if source is None:
             raise RequestError("no node that lends pages holds a page of this prefix", status=404)
         tokens = held[source]

@@ -71,6 +71,17 @@ def test_what_a_node_says_is_passed_on() -> None:
     run(main())
 
 
+def test_nodes_that_lend_nothing_are_named_as_such() -> None:
+    async def main() -> None:
+        async with FakeAgent("a") as a, FakeAgent("b") as b, serving([a, b]) as served:
+            hold(a, 6)
+            reply = await replicate(served, 1)
+            assert reply.status == 404
+            assert "--host-memory" in reply.json["error"]["message"]
+
+    run(main())
+
+
 def test_tenants_have_prefixes_of_their_own() -> None:
     async def main() -> None:
         tenants = Tenants("a secret of the tests", {"digest": ALICE})
