@@ -3,7 +3,6 @@
 import re
 import socket
 from dataclasses import replace
-from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,7 @@ from trunkline.agent.transfer.settings import TlsFiles, TransferSettings
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.flags_file import load_flags
 from trunkline.shared.logs import LEVELS, LogFormat, start_logging
-from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS
+from trunkline.shared.names import AGENT_PORT, PAGE_TOKENS, EngineKind
 from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import VARIABLE, load_secret
 from trunkline.shared.tracing import ENDPOINT_VARIABLE
@@ -36,13 +35,6 @@ _DEFAULT_MODEL = registry.DEFAULT
 _KV_MEMORY = "512MiB"
 _DEFAULTS = EngineLimits()
 _URL = re.compile(r"https?://[^/?#@\s]+/?")
-
-
-class EngineKind(StrEnum):
-    """What computes."""
-
-    BUILTIN = "builtin"
-    EMULATED = "emulated"
 
 
 def agent(

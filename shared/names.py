@@ -1,6 +1,6 @@
 """Names and numbers that router and agent must agree on."""
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 PAGE_TOKENS = 16
 """Tokens per page: the unit of allocation, hashing, eviction and transfer."""
@@ -36,6 +36,13 @@ DRAIN_ADMIN_PATH = "/admin/drain"
 REPLICATE_PATH = "/admin/replicate"
 MAX_LISTED = 1000
 """Decisions that a router lists at once."""
+
+
+class EngineKind(StrEnum):
+    """What computes in an agent."""
+
+    BUILTIN = "builtin"
+    EMULATED = "emulated"
 
 
 class Tier(IntEnum):

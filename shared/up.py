@@ -14,10 +14,9 @@ import httpx
 import typer
 
 from trunkline.shared.errors import ConfigError
-from trunkline.shared.names import AGENT_PORT, ROUTER_PORT
+from trunkline.shared.names import AGENT_PORT, ROUTER_PORT, EngineKind
 from trunkline.shared.processes import Child
 
-BUILTIN = "builtin"
 DEFAULT_MODEL = "smollm2-135m-instruct"
 KV_MEMORY = "768MiB"
 READY_DEADLINE_S = 300.0
@@ -36,7 +35,7 @@ def up(
         str | None,
         typer.Option(help=f"Name of a known model, folder of safetensors, or GGUF file. [default: {DEFAULT_MODEL}]"),
     ] = None,
-    engine: Annotated[str, typer.Option(help="builtin, or emulated; see `trunkline agent`.")] = BUILTIN,
+    engine: Annotated[EngineKind, typer.Option(help="See `trunkline agent`.")] = EngineKind.BUILTIN,
     profile: Annotated[str | None, typer.Option(help="Of an emulated engine: model and hardware.")] = None,
     page_bytes: Annotated[str | None, typer.Option(help="Size of an emulated engine's pages.")] = None,
     time_scale: Annotated[
@@ -61,7 +60,7 @@ def up(
     on_ray = ray or ray_address is not None
     if not on_ray and (gpus or routers > 1 or registry is not None):
         raise ConfigError("--gpus, --routers and --registry are for --ray: agents and routers by hand take more flags")
-    if engine == BUILTIN:
+    if engine is EngineKind.BUILTIN:
         model, kv_memory = model or DEFAULT_MODEL, kv_memory or KV_MEMORY
     given = {
         "--engine": engine,

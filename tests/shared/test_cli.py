@@ -91,3 +91,13 @@ def test_a_command_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, capsys
         cli.main()
     assert end.value.code == 2
     assert "No such command 'statsu'" in capsys.readouterr().err
+
+
+def test_an_engine_that_is_none_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["trunkline", "up", "--engine", "emulatd"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    assert "'emulatd' is not one of" in capsys.readouterr().err
