@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.disk import index as index_module
 from trunkline.agent.cache.disk import segments
 from trunkline.agent.cache.disk.errors import DamagedRecord
 from trunkline.agent.cache.disk.frames import HEAD, frame, name_frame
@@ -516,3 +517,38 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, after: int) 
     torn = {slot // 4 for slot in range(PAGES) if slot not in live or live.index(slot) in bad}
     assert len(torn - {first // 4 for first, turn in acknowledged.items() if turn < 0}) <= 1
     rig.store.close()
+
+
+def test_a_namespace_whose_frame_was_not_written_is_written_with_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.os, "pwrite", fails)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            rig.save([0])
+    rig.save(range(3))
+    again = reopened(rig)
+    assert slots_of(again) == [0, 1, 2]
+    assert again.load(range(3)) == ([1, 2, 3], set())
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "sync_folder"])
+def test_a_compaction_that_fails_costs_no_page(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trunkline.agent.cache.disk.store.COMPACT_BYTES", 4096)
+    rig.save(range(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(index_module if call == "sync_folder" else index_module.os, call, fails)
+        for _ in range(60):
+            rig.save([3], [3], removed=[3])
+    assert "cannot be compacted" in caplog.text
+    assert not list(rig.store.folder.glob("*.new"))
+    rig.save([4])
+    again = reopened(rig)
+    assert slots_of(again) == [0, 1, 2, 3, 4]
+    assert again.load(range(5)) == ([1, 2, 3, 4, 5], set())
+
+
+def fails(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

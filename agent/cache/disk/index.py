@@ -54,6 +54,7 @@ class IndexLog:
 
     def append(self, removed: Iterable[int], records: Iterable[Record]) -> None:
         """On the disk when it returns. Raises OSError; then nothing of it counts."""
+        named = dict(self._numbers)
         frames = b"".join(self._frames(removed, records))
         if not frames:
             return
@@ -61,24 +62,30 @@ class IndexLog:
             _write_all(self._file, frames, self.size)
             os.fdatasync(self._file)
         except OSError:
+            self._numbers = named  # The log does not say them.
             os.ftruncate(self._file, self.size)
             raise
         self.size += len(frames)
 
     def compact(self, slots: int) -> None:
         """Replaces the log with one of what stands and nothing else, nor of slots from this number on. Raises OSError,
-        DamagedRecord."""
+        DamagedRecord; then the log is as it was, or whole in its new form."""
         fresh = self.path.with_suffix(".new")
-        with open(fresh, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-            used = write_compacted(self.path, slots, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self.path)
-        sync_folder(self.path.parent)
-        file_number = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        file_number = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file_number, "wb", closefd=False) as file:
+                used = write_compacted(self.path, slots, file)
+            os.fsync(file_number)
+            os.replace(fresh, self.path)
+        except (OSError, DamagedRecord):
+            os.close(file_number)
+            fresh.unlink(missing_ok=True)  # The disk may be full.
+            raise
+        # From here on this file is the log, whatever fails.
         os.close(self._file)
         self._file, self.size = file_number, os.fstat(file_number).st_size
         self._numbers = {namespace: number for namespace, number in self._numbers.items() if number in used}
+        sync_folder(self.path.parent)
 
     def close(self) -> None:
         os.close(self._file)

@@ -198,7 +198,10 @@ class DiskStore:
 
     def _compact(self) -> None:
         if self._log.size > max(COMPACT_BYTES, 2 * self._compacted):
-            self._log.compact(self.pages)
+            try:
+                self._log.compact(self.pages)
+            except (OSError, DamagedRecord) as error:  # What was saved is: the log is only longer than it had to be.
+                log.error("disk cache: the index cannot be compacted, it has %d bytes: %s", self._log.size, error)
             self._compacted = self._log.size
 
 
