@@ -94,6 +94,9 @@ def _aside(start: Callable[[], Backend], name: str) -> Future[Backend]:
             opening.set_result(start())
         except TransferError as error:
             opening.set_exception(error)
+        except Exception as error:  # Else it would be opened for ever.
+            log.exception("transfer: this is a defect, please report it")
+            opening.set_exception(TransferError(f"{type(error).__name__}: {error}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return opening

@@ -29,7 +29,7 @@ from trunkline.agent.cache.slab import Slab
 from trunkline.agent.transfer.backend import Backend, Result, Slots, Status
 from trunkline.agent.transfer.descriptors import DESCRIPTOR, Descriptors
 from trunkline.agent.transfer.errors import OfferError, TransferError
-from trunkline.agent.transfer.offer import NixlOffer, NixlRegion, Offer
+from trunkline.agent.transfer.offer import GENERATION_BYTES, NixlOffer, NixlRegion, Offer
 from trunkline.kernels.core import PageSlots
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import Tier
@@ -40,7 +40,6 @@ MOST_GIVEN_UP = 8
 CONNECT_S = 10.0
 POLL_S = 0.0002
 STAGE_ALIGNMENT = 4096
-GENERATION_BYTES = 4
 IN_PROGRESS = "PROC"
 """How NIXL calls it."""
 _ENVIRONMENT = {"NIXL_LOG_LEVEL": "WARN"}
@@ -166,6 +165,8 @@ class NixlBackend(Backend):
         """`own`: the host tier's slots here. Raises TransferError."""
         if offer.nixl is None or not offer.page_bytes == own.page_bytes == port.page_bytes:
             raise OfferError(f"its pages are of {offer.page_bytes} bytes, ours of {own.page_bytes}")
+        if not offer.nixl.regions or not all(region.possible for region in offer.nixl.regions):
+            raise OfferError("its memory is of no size that can be")
         self._own, self._port = own, port
         self._offer = offer.nixl
         self._reading = threading.Lock()

@@ -4,6 +4,8 @@ import msgspec
 
 from trunkline.shared.wire import Count
 
+GENERATION_BYTES = 4
+
 
 class NixlRegion(msgspec.Struct, frozen=True):
     """One tier's slots in the holder's memory: `slots` pages from address `pages` on, `stride` bytes apart, and the
@@ -14,6 +16,12 @@ class NixlRegion(msgspec.Struct, frozen=True):
     generations: Count
     slots: Count
     stride: Count
+
+    @property
+    def possible(self) -> bool:
+        """Whether each of its addresses is one."""
+        last = max(self.pages + self.slots * self.stride, self.generations + self.slots * GENERATION_BYTES)
+        return last < 1 << 63
 
 
 class NixlOffer(msgspec.Struct, frozen=True):

@@ -86,7 +86,7 @@ class TcpBackend(Backend):
         try:
             for _ in range(streams):
                 self._streams.append(_connect(offer, secret))
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # The last two: what it offers is no host and port.
             self.close()
             raise TransferError(f"no connection to {offer.tcp}: {error}") from None
         except TransferError:

@@ -5,13 +5,16 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.agent.transfer.slabs import EPOCH, PAGE_BYTES, located, make, targets
 from trunkline.agent.transfer import link as link_module
 from trunkline.agent.transfer.backend import Backend, Result, Slots, Status
 from trunkline.agent.transfer.descriptors import Descriptors
+from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.link import FRESH_S, REST_S, Link, Way
-from trunkline.agent.transfer.offer import Offer
+from trunkline.agent.transfer.nixl import NixlBackend
+from trunkline.agent.transfer.offer import NixlOffer, NixlRegion, Offer
 from trunkline.shared.names import Tier
 
 
@@ -101,3 +104,42 @@ def test_nobody_waits_for_one_that_opens_slowly(clock: Clock) -> None:
     assert opening.result(10) is slow
     read(link)
     assert (slow.reads, other.reads) == (1, 2)
+
+
+def test_one_that_ends_in_a_defect_while_it_opens_rests(clock: Clock) -> None:
+    slow, other = Fake(clock, "slow", 0.1), Fake(clock, "other", 0.2)
+    slow.opens_slowly = True
+    link = linked(slow, other)
+
+    def start() -> Backend:
+        raise IndexError("odd")
+
+    link.ways[0]._start = start
+    assert read(link) == bytes(2)
+    opening = link.ways[0]._opening
+    assert isinstance(opening.exception(10) if opening else None, TransferError)
+    assert read(link) == bytes(2)
+    assert link.ways[0].rests_until > clock.now
+    assert other.reads == 2
+
+
+@pytest.mark.parametrize(
+    "tcp", ["x", "host:", "127.0.0.1:many", "127.0.0.1:99999999", "a..b:1", f"{'a' * 70}.b:1", "a\0:1"]
+)
+def test_an_address_that_is_none_is_a_way_that_fails(tcp: str) -> None:
+    link = Link(Offer(EPOCH, PAGE_BYTES, tcp), make(2).slots, None, Counter())
+    assert read(link) == bytes([Status.LOST]) * 2
+    assert [way.rests_until > 0 for way in link.ways] == [True]
+
+
+REGION = NixlRegion(Tier.HOST, 4096, 8192, 4, 4096)
+
+
+@pytest.mark.parametrize(
+    "regions",
+    [(), (replace(REGION, pages=2**63 - 1),), (REGION, replace(REGION, slots=2**40, stride=2**40))],
+)
+def test_memory_that_cannot_be_is_not_read(regions: tuple[NixlRegion, ...]) -> None:
+    offer = Offer(EPOCH, PAGE_BYTES, nixl=NixlOffer(b"", regions))
+    with pytest.raises(OfferError, match="no size that can be"):
+        NixlBackend(offer, make(2).slots, SimpleNamespace(page_bytes=PAGE_BYTES))  # type: ignore[arg-type]
