@@ -13,7 +13,7 @@ import msgspec
 
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.base import Engine
-from trunkline.shared.errors import RequestError
+from trunkline.shared.errors import UNDECODABLE, RequestError
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.pins import PinStatus
 
@@ -151,7 +151,7 @@ def _read(path: Path) -> list[Pin]:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         log.error("pins: %s cannot be read (%s): nothing is pinned", path, error)
         return []
     if file.version != _VERSION:

@@ -10,7 +10,7 @@ import typer
 
 from trunkline.agent.prefix_cli import Prefix, read_prefix
 from trunkline.shared.ask import base_url
-from trunkline.shared.errors import ConfigError, TrunklineError
+from trunkline.shared.errors import UNDECODABLE, ConfigError, TrunklineError
 from trunkline.shared.names import AGENT_PORT, HEADER_CLUSTER
 from trunkline.shared.pins import MAX_TTL_S, PINS_PATH, PinList, PinStatus
 from trunkline.shared.secret import VARIABLE, load_secret
@@ -68,7 +68,7 @@ def _call(
         if answer.is_success:
             return msgspec.json.decode(answer.content or b"null", type=kind)
         reason = str(answer.json()["error"]["message"])
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         reason = f"what answers at {url} is no agent"
     except (ValueError, KeyError, TypeError):
         reason = f"status {answer.status_code}"

@@ -7,7 +7,7 @@ import typer
 
 from trunkline.agent.prefix_cli import Prefix, read_prefix
 from trunkline.shared.ask import admin_token, asking
-from trunkline.shared.errors import TrunklineError
+from trunkline.shared.errors import UNDECODABLE, TrunklineError
 from trunkline.shared.names import REPLICATE_PATH, ROUTER_PORT
 from trunkline.shared.replicate import Replicated
 
@@ -32,7 +32,7 @@ def replicate(
         answer = asker.post(REPLICATE_PATH, body, timeout + ANSWER_S)
     try:
         done = msgspec.json.decode(answer.content, type=Replicated)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         raise TrunklineError(f"what answers at {url} is no router") from None
     print(f"{done.holder} has {done.tokens} tokens of it; as much was at {', '.join(done.held_by)}")
     for copy in done.copies:

@@ -1,17 +1,15 @@
 """What operators tell the fleet through a router's /admin."""
 
-import asyncio
 from typing import Annotated
 
 import msgspec
 from fastapi import Depends, FastAPI, Request, Response
-from starlette.requests import ClientDisconnect
 
+from trunkline.router.admin_body import read_body
 from trunkline.router.body import Prompt, read_chat, read_completion
 from trunkline.router.context import Context
 from trunkline.router.guard import Guard
 from trunkline.router.nodes import MAX_NODES
-from trunkline.router.settings import Settings
 from trunkline.shared.body import decode
 from trunkline.shared.errors import RequestError
 from trunkline.shared.names import DRAIN_ADMIN_PATH, REPLICATE_PATH
@@ -43,7 +41,7 @@ _decoder = msgspec.json.Decoder(ReplicateBody)
 def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
     @app.post(REPLICATE_PATH, dependencies=[Depends(guard.privileged)])
     async def replicate(request: Request) -> Response:
-        body = decode(_decoder, await _read(request, context.settings))
+        body = decode(_decoder, await read_body(request, context.settings))
         tenant = context.tenants.named(body.tenant)
         model = body.model if body.model is not None else _only(context)
         fields = {name: raw for name in _PREFIX if (raw := getattr(body, name)) is not _NOTHING}
@@ -85,20 +83,3 @@ def _prompt(model: str, fields: dict[str, msgspec.Raw]) -> Prompt:
         raise RequestError("either prompt or messages says which prefix is meant", param="prompt")
     request = msgspec.json.encode({"model": model, **fields})
     return read_chat(request) if "messages" in fields else read_completion(request)
-
-
-async def _read(request: Request, settings: Settings) -> bytes:
-    """The body. Raises RequestError: 408 for one that comes too slowly, 413 for one that is too large."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(settings.deadlines.body):
-            async for part in request.stream():
-                body += part
-                if len(body) > settings.max_body_bytes:
-                    raise RequestError(f"the body is over the limit of {settings.max_body_bytes} bytes", status=413)
-    except TimeoutError:
-        reason = f"the body did not arrive within {settings.deadlines.body:g} s"
-        raise RequestError(reason, status=408) from None
-    except ClientDisconnect:
-        raise RequestError("the client went away", status=499) from None
-    return bytes(body)

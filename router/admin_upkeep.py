@@ -3,26 +3,36 @@
 from typing import Annotated
 
 import msgspec
-from fastapi import Body, Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 
+from trunkline.router.admin_body import read_body
 from trunkline.router.context import Context
 from trunkline.router.guard import Guard
 from trunkline.router.upkeep import Upkeep
+from trunkline.shared.body import decode
 
 MAX_TTL_S = 30 * 86400.0
+
+
+class PinBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What to pin, and for how many seconds."""
+
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL_S)]
+
+
+_decoder = msgspec.json.Decoder(PinBody)
 
 
 def add_upkeep(app: FastAPI, context: Context, guard: Guard) -> None:
     upkeep = Upkeep(context.registry, context.tenants.cluster_header)
 
     @app.post("/admin/pins/{node:path}", dependencies=[Depends(guard.acting)])
-    async def pin(
-        node: str,
-        key: Annotated[str, Body(pattern="^[0-9a-f]{16}$")],
-        ttl: Annotated[float, Body(gt=0, le=MAX_TTL_S)],
-    ) -> Response:
+    async def pin(node: str, request: Request) -> Response:
         """Keeps the prefix that ends with the key there for `ttl` seconds."""
-        return Response(msgspec.json.encode(await upkeep.pin(node, key, ttl)), media_type="application/json")
+        body = decode(_decoder, await read_body(request, context.settings))
+        pinned = await upkeep.pin(node, body.key, body.ttl)
+        return Response(msgspec.json.encode(pinned), media_type="application/json")
 
     @app.delete("/admin/cache/{node:path}", dependencies=[Depends(guard.acting)])
     async def clear(node: str) -> Response:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 import msgspec
 
 from trunkline.shared.ask import Asker, asking
-from trunkline.shared.errors import TrunklineError
+from trunkline.shared.errors import UNDECODABLE, TrunklineError
 from trunkline.shared.handover import DrainStatus
 from trunkline.shared.names import DRAIN_ADMIN_PATH
 
@@ -36,7 +36,7 @@ def _wait(asker: Asker, path: str, until: float) -> DrainStatus:
     while True:
         try:
             status = msgspec.json.decode(asker.get(path).content, type=DrainStatus)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise TrunklineError(f"what answers is no router: {error}") from None
         if (status.over and not status.running) or time.monotonic() > until:
             return status

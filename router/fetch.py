@@ -11,7 +11,7 @@ from trunkline.router.connection import Connection, NodeFailure
 from trunkline.router.node import Node
 from trunkline.router.pools import Pool
 from trunkline.router.unframed import UnframedConnection
-from trunkline.shared.errors import TrunklineError
+from trunkline.shared.errors import UNDECODABLE, TrunklineError
 
 CONNECT_S = 3.0
 _T = TypeVar("_T")
@@ -67,7 +67,7 @@ async def order(
         raise OrderFailed(f"answers {status}: {message_of(answer)}")
     try:
         return msgspec.json.decode(answer, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise OrderFailed(f"its answer does not decode: {error}") from None
 
 
@@ -75,7 +75,7 @@ def message_of(answer: bytes) -> str:
     """What a node says is wrong."""
     try:
         return str(msgspec.json.decode(answer)["error"]["message"])
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+    except (*UNDECODABLE, KeyError, TypeError):
         return answer[:200].decode(errors="replace").strip()
 
 

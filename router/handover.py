@@ -82,7 +82,7 @@ class Handovers:
                 done, idle = [], not offer.prefixes
                 if offer.prefixes:
                     limit_s = min(ORDER_S, offer.left_s)
-                    jobs = [self._hand(node, prefix, given, limit_s) for prefix in offer.prefixes]
+                    jobs = [self._hand(node, prefix, given, limit_s) for prefix in offer.prefixes[:AT_ONCE]]
                     done = await asyncio.gather(*jobs)
                 else:
                     await asyncio.sleep(PAUSE_S)

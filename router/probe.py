@@ -12,7 +12,7 @@ import msgspec
 from trunkline.router.connection import NodeFailure
 from trunkline.router.fetch import fetch
 from trunkline.router.follower import Stream
-from trunkline.shared.errors import TrunklineError, WireError
+from trunkline.shared.errors import UNDECODABLE, TrunklineError, WireError
 from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH
 from trunkline.shared.pull import is_address
 from trunkline.shared.wire import AgentInfo, ServedModel, decode_info
@@ -93,7 +93,7 @@ class Prober:
         if status == HTTPStatus.OK:
             try:
                 return Probed(ready=True, models={model.id: None for model in _decode_models(body).data})
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNDECODABLE:
                 pass
         status, body = await self._get(url + "/health")
         if status == HTTPStatus.OK:

@@ -8,16 +8,17 @@ import msgspec
 from trunkline.router.connection import NodeFailure
 from trunkline.router.fetch import CONNECT_S, fetch, message_of
 from trunkline.router.nodes import Node, Registry
-from trunkline.shared.errors import RequestError
+from trunkline.shared.errors import UNDECODABLE, RequestError
 from trunkline.shared.pins import CACHE_PATH, PINS_PATH, PinStatus
 
 ANSWER_S = 10.0
 MAX_ANSWER_BYTES = 1 << 16
+_DONE = (HTTPStatus.OK, HTTPStatus.NO_CONTENT)
 
 
 class Upkeep:
     """Used on the event loop. Methods raise RequestError: 404 for a name that no node has, 502 and 504 for a node that
-    does not answer, else what the node says."""
+    does not answer, or not as it should, else what the node says."""
 
     def __init__(self, registry: Registry, cluster_header: bytes) -> None:
         self._registry = registry
@@ -30,7 +31,7 @@ class Upkeep:
         answer = await self._tell(node, b"POST", PINS_PATH, body)
         try:
             return msgspec.json.decode(answer, type=PinStatus)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise _upstream(node, f"its answer does not decode: {error}", HTTPStatus.BAD_GATEWAY) from None
 
     async def clear(self, name: str) -> None:
@@ -47,8 +48,10 @@ class Upkeep:
             raise _upstream(node, f"no answer within {ANSWER_S:g} s", HTTPStatus.GATEWAY_TIMEOUT) from None
         except NodeFailure as failure:
             raise _upstream(node, str(failure), HTTPStatus.BAD_GATEWAY) from None
-        if status >= HTTPStatus.BAD_REQUEST:
-            raise _upstream(node, f"answers {status}: {message_of(answer)}", status)
+        if status not in _DONE:
+            # No 401: it is the router whom the node does not know.
+            said = 400 <= status < 600 and status != HTTPStatus.UNAUTHORIZED
+            raise _upstream(node, f"answers {status}: {message_of(answer)}", status if said else HTTPStatus.BAD_GATEWAY)
         return answer
 
 

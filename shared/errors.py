@@ -11,6 +11,10 @@ TrunklineError
 Every message says what happened, to which value, and what to do about it.
 """
 
+import msgspec
+
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be. Brackets that go too deep are RecursionError."""
 _MAX_MESSAGE = 1000
 """Characters of a message that go out: it quotes what a client sent, which may be megabytes."""
 

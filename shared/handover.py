@@ -10,6 +10,8 @@
 JSON over HTTP, between members of a cluster. Fields may be added.
 """
 
+from typing import Annotated
+
 import msgspec
 
 DRAIN_PATH = "/trunkline/drain"
@@ -37,9 +39,9 @@ class WarmPrefix(msgspec.Struct, frozen=True):
 
     id: str
     """The key of its last page, in hex."""
-    salt: str
+    salt: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{0,64}\\Z")]
     """Of the tenant, in hex."""
-    prompt: list[int]
+    prompt: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
     """Token ids."""
     text_keys: bytes
     text_depths: bytes

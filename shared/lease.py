@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from trunkline.shared.errors import WireError
+from trunkline.shared.errors import UNDECODABLE, WireError
 from trunkline.shared.registry import answering
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def decode_notice(frame: bytes) -> Notice:
     """Raises WireError for anything but a notice of this version."""
     try:
         notice = _notices.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise WireError(f"notice of {len(frame)} bytes does not decode: {error}") from None
     if notice.member.version != REGISTRY_VERSION:
         raise WireError(f"member speaks registry version {notice.member.version}, this is {REGISTRY_VERSION}")
@@ -123,7 +123,7 @@ async def listing(redis: "Redis", prefix: str, kind: Kind) -> list[Member]:
             continue
         try:
             member = _members.decode(record)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             log.warning("registry: the record of %s %.80r does not decode: %s", kind, id, error)
             continue
         if member.version != REGISTRY_VERSION:

@@ -4,6 +4,7 @@ What is logged with `extra={"fields": {...}}` has these figures behind its messa
 """
 
 import atexit
+import json
 import logging
 import queue
 import sys
@@ -97,7 +98,7 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
             **_fields(record),
         }
-        return msgspec.json.encode(line).decode()
+        return _json(line)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
@@ -110,8 +111,12 @@ def _word(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value)
-    return text if text and text.isascii() and text.isprintable() and not set(text) & set(' "=') else _quoted(text)
+    return text if text and text.isascii() and text.isprintable() and not set(text) & set(' "=') else _json(text)
 
 
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode()
+def _json(value: object) -> str:
+    """Names of files may have bytes that are no UTF-8, which Python keeps as half characters: JSON has none."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(value, default=str)

@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from trunkline.shared.errors import WireError
+from trunkline.shared.errors import UNDECODABLE, WireError
 from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.namespace import Namespace
 
@@ -270,12 +270,12 @@ def decode_info(body: bytes) -> AgentInfo | None:
     """
     try:
         version = _version_decoder.decode(body).version
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         return None
     _check_version(version)
     try:
         return _info_decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise WireError(f"agent info of version {version} does not decode: {error}") from None
 
 
@@ -285,7 +285,7 @@ def unpack(decoder: msgspec.msgpack.Decoder[_T], frame: bytes, cap: int) -> _T:
         raise WireError(f"frame of {len(frame)} bytes is over the cap of {cap}")
     try:
         return decoder.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise WireError(f"frame of {len(frame)} bytes does not decode: {error}") from None
 
 

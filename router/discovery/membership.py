@@ -51,6 +51,7 @@ class Membership:
                 self.lost += id not in self._leaving
                 self._leaving.discard(id)
                 await self._registry.remove(node)
+                self.refused.clear()  # There is room again, and its address is free.
 
     def notice(self, notice: Notice) -> None:
         """A member joins, came back as another incarnation, or leaves."""

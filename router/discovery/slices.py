@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from trunkline.router.discovery.service import ServiceAddress
-from trunkline.shared.errors import TrunklineError
+from trunkline.shared.errors import UNDECODABLE, TrunklineError
 from trunkline.shared.lease import Kind, Member
 
 PORT_NAME = "http"
@@ -26,7 +26,11 @@ WATCH_S = 30
 """A watch ends after so long and is begun again where it was: a connection that died unnoticed costs no more."""
 MAX_EVENT_BYTES = 4 << 20
 """More than the API stores in one object."""
+MAX_LIST_BYTES = 64 << 20
+LIST_S = 30.0
+"""For a whole list, or a refusal."""
 _GONE = 410
+_SHOWN = 200
 
 _T = TypeVar("_T")
 
@@ -113,7 +117,7 @@ class SliceApi:
     async def list(self) -> tuple[list[Slice], str]:
         """All slices, and the version to watch from."""
         async with self._get({}, ANSWER_S) as response:
-            body = await response.aread()
+            body = await _read(response)
         listing = _decoded(body, _Listing)
         return listing.items or [], listing.metadata.resource_version
 
@@ -136,7 +140,12 @@ class SliceApi:
         path = f"{address.api}/apis/discovery.k8s.io/v1/namespaces/{address.namespace}/endpointslices"
         selector = {"labelSelector": f"kubernetes.io/service-name={address.name}"}
         # Kubernetes replaces the token every hour.
-        token = await asyncio.to_thread((address.account / "token").read_text) if address.account is not None else None
+        try:
+            token = (
+                await asyncio.to_thread((address.account / "token").read_text) if address.account is not None else None
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            raise ApiError(f"the pod's account cannot be read: {error}") from None
         headers = {"authorization": f"Bearer {token.strip()}"} if token is not None else {}
         timeout = httpx.Timeout(ANSWER_S, read=silence_s)
         try:
@@ -144,9 +153,11 @@ class SliceApi:
                 "GET", path, params=selector | parameters, headers=headers, timeout=timeout
             ) as response:
                 if response.status_code != httpx.codes.OK:
-                    raise _refusal(response.status_code, await response.aread())
+                    raise _refusal(response.status_code, await _read(response))
                 yield response
-        except httpx.HTTPError as error:
+        except httpx.LocalProtocolError:  # It quotes the token.
+            raise ApiError("the token of the pod's account is of no form that can be sent") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ApiError(f"{address.api} does not answer: {str(error) or type(error).__name__}") from None
 
 
@@ -159,6 +170,20 @@ async def connected(address: ServiceAddress) -> AsyncIterator[SliceApi]:
         raise ApiError(f"the pod's account cannot be read: {error}") from None
     async with httpx.AsyncClient(verify=context, trust_env=False) as client:
         yield SliceApi(address, client)
+
+
+async def _read(response: httpx.Response) -> bytes:
+    """The whole body. Raises ApiError for one that has no end."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(LIST_S):
+            async for block in response.aiter_bytes():
+                body += block
+                if len(body) > MAX_LIST_BYTES:
+                    raise ApiError(f"the Kubernetes API answers with more than {MAX_LIST_BYTES} bytes")
+    except TimeoutError:
+        raise ApiError(f"the Kubernetes API does not end its answer within {LIST_S:g} s") from None
+    return bytes(body)
 
 
 def _trust(address: ServiceAddress) -> ssl.SSLContext | bool:
@@ -176,14 +201,14 @@ def _change(line: bytes) -> Change:
 
 def _refusal(code: int, body: bytes) -> ApiError:
     try:
-        message = msgspec.json.decode(body, type=_Status).message
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        message = body[:200].decode(errors="replace")
+        message = msgspec.json.decode(body, type=_Status).message[:_SHOWN]
+    except UNDECODABLE:
+        message = body[:_SHOWN].decode(errors="replace")
     return (Expired if code == _GONE else ApiError)(f"the Kubernetes API answers {code}: {message}")
 
 
 def _decoded(body: bytes | msgspec.Raw, kind: type[_T]) -> _T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise ApiError(f"what the Kubernetes API sent does not decode: {error}") from None

@@ -23,6 +23,8 @@ from trunkline.shared.lease import Member
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _STEADY_S = 10.0
 """What has worked for so long is tried again at once."""
+_SHORT_S = 1.0
+"""A watch that ends sooner is not begun again at once."""
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ class EndpointWatch(Listing):
         self._slices = {one.metadata.name: one.members(self._secret) for one in slices}
         self._list(list(chain(*self._slices.values())))
         while True:
+            began = self._clock()
             async for change in api.watch(version):
                 version = change.version
                 if change.slice is None:
@@ -73,3 +76,5 @@ class EndpointWatch(Listing):
                 else:
                     self._slices[change.slice.metadata.name] = change.slice.members(self._secret)
                 self._list(list(chain(*self._slices.values())))
+            if self._clock() - began < _SHORT_S:  # What is between here and the API may end every watch at once.
+                await asyncio.sleep(jittered(_SHORT_S))

@@ -130,7 +130,19 @@ def test_a_prefix_that_does_not_come_is_said(answer: tuple[int, bytes], caplog: 
         assert "no host tier" in caplog.text
 
 
-@pytest.mark.parametrize("answer", [(503, b"closing"), (200, b"[]"), (409, b'{"error": {"message": "it does not"}}')])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (503, b"closing"),
+        (503, b"[" * 60_000),
+        (200, b"[]"),
+        (200, b'{"x":' + b"[" * 60_000),
+        (409, b'{"error": {"message": "it does not"}}'),
+        offer(prefix("a", 0, salt="ab\r\nx-trunkline-salt: cd")),
+        offer(prefix("a", 0, salt="ab\n")),
+        offer(prefix("a", -1)),
+    ],
+)
 def test_a_node_that_offers_nothing_sensible_is_left_alone(
     answer: tuple[int, bytes], caplog: pytest.LogCaptureFixture
 ) -> None:

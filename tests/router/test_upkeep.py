@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 
+import pytest
+
 from tests.router.fakes import FakeAgent
 from tests.router.serving import Reply, Served, ask, request, run, serving
 from trunkline.router.tenants import Tenants
@@ -71,5 +73,44 @@ def test_what_cannot_be_done_is_said_with_the_node() -> None:
             await agent.stop()
             assert (await clear(served)).status == 502
             await agent.start()
+
+    run(scenario())
+
+
+def test_a_body_is_read_only_of_who_may_and_only_so_far() -> None:
+    async def scenario() -> None:
+        async with FakeAgent("a") as agent:
+            async with serving([agent], admin_token="s3cret", max_body_bytes=1000) as served:
+                endless = b"POST /admin/pins/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000000\r\n"
+                assert (await ask(served.port, endless + b"\r\n{")).status == 401
+                large = request("/admin/pins/a", b"x" * 2000, headers=[TOKEN])
+                assert (await ask(served.port, large)).status == 413
+                for body in (b"[" * 900, b'{"x":' * 100, b"\xff", b'{"key": NaN}'):
+                    reply = await ask(served.port, request("/admin/pins/a", body, headers=[TOKEN]))
+                    assert reply.status in (400, 422)
+                    assert reply.error["type"] == "invalid_request_error"
+            assert agent.orders == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        ((302, b""), 502),  # Nothing was done.
+        ((401, b"{}"), 502),  # The operator's token is right: the router's secret is not.
+        ((500, b"[" * 60_000), 500),
+        ((503, b'{"error": {"message": "closing"}}'), 503),
+    ],
+)
+def test_what_a_node_answers_is_not_taken_for_more_than_it_says(answer: tuple[int, bytes], status: int) -> None:
+    async def scenario() -> None:
+        async with FakeAgent("a") as agent, serving([agent], admin_token="s3cret") as served:
+            agent.answers["POST /trunkline/pins"] = agent.answers["DELETE /trunkline/cache"] = answer
+            agent.answers["POST /trunkline/drain"] = answer
+            for reply in (await pin(served), await clear(served)):
+                assert (reply.status, reply.error["type"]) == (status, "upstream_error")
+            drained = await ask(served.port, request("/admin/drain/a", b"", headers=[TOKEN]))
+            assert (drained.status, drained.error["type"]) == (502, "upstream_error")
 
     run(scenario())

@@ -86,3 +86,11 @@ def record(message: str, fields: dict[str, Any] | None = None) -> logging.LogRec
     one = logging.LogRecord("trunkline.test", logging.INFO, __file__, 1, message, None, None)
     one.fields = fields or {}
     return one
+
+
+@pytest.mark.parametrize("name", ["file \udcff", "naïve \ud800"])
+def test_names_that_are_no_utf8_are_written(name: str) -> None:
+    for one in (record(f"cannot read {name}"), record("cannot read", {"path": name})):
+        line = json.loads(JsonLines().format(one))
+        assert name in line.get("path", line["message"])
+        assert "cannot read" in TextLines().format(one)

@@ -205,7 +205,10 @@ def test_info_comes_back() -> None:
     assert decode_info(msgspec.json.encode(info)) == info
 
 
-@pytest.mark.parametrize("body", [b"", b"OK\n", b"[]", b"{}", b'{"version": "two"}', b"\xff", b"[" * 5000, b'"\xff"'])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"OK\n", b"[]", b"{}", b'{"version": "two"}', b"\xff", b"[" * 5000, b'{"x":' + b"[" * 9999, b'"\xff"'],
+)
 def test_what_is_no_info(body: bytes) -> None:
     assert decode_info(body) is None
 

@@ -23,7 +23,7 @@ from jinja2 import nodes
 from jinja2.parser import Parser
 
 from trunkline.shared.canonical import Message, parts
-from trunkline.shared.errors import ConfigError, RequestError
+from trunkline.shared.errors import UNDECODABLE, ConfigError, RequestError
 
 RENDER_SECONDS = 5.0
 MAX_RENDERED_CHARS = 32 * 1024 * 1024
@@ -139,7 +139,7 @@ def _decode(raw: bytes, field: str, kind: type) -> Any:
     """JSON of the given kind; None for nothing and for null."""
     try:
         value = msgspec.json.decode(raw) if raw else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise RequestError(f"{field}: not valid JSON: {error}", param=field) from None
     if value is None or isinstance(value, kind):
         return value

@@ -31,3 +31,19 @@ def test_a_node_that_said_that_it_leaves_is_not_lost() -> None:
         await registry.close()
 
     run(scenario())
+
+
+def test_one_that_was_refused_is_tried_again_when_there_is_room() -> None:
+    async def scenario() -> None:
+        registry = Registry((), PrefixIndex(SUMMARY_PARTITIONS, 1000), NodeListener(), timing=FAST)
+        await registry.start()
+        membership, old = Membership(registry, None), member("a")
+        new = Member(Kind.NODE, "a2", old.url, "a2", "1")  # Another name at the same address.
+        await membership.apply([old, new])
+        assert list(membership.refused) == ["a2"]
+        await membership.apply([new])
+        await membership.apply([new])
+        assert ([node.url for node in registry.nodes], membership.refused) == ([old.url], {})
+        await registry.close()
+
+    run(scenario())

@@ -6,8 +6,10 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.router.fakes import FakeAgent
@@ -283,5 +285,71 @@ def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
             api.send(b"x" * 2000)
             await until(lambda: api.lists == 2)
             assert found.losses == 1
+
+    run(story())
+
+
+def test_a_list_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "MAX_LIST_BYTES", 1000)
+
+    async def story() -> None:
+        api = FakeApi()
+        api.slices = {str(number): {"metadata": {"name": f"s{number}"}} for number in range(100)}
+        async with api.serving(), watching(api) as (_, found):
+            await until(lambda: "more than 1000 bytes" in found.error)
+
+    run(story())
+
+
+def test_a_list_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "LIST_S", 0.3)
+
+    async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n{")
+        try:
+            while not writer.is_closing():
+                writer.write(b" ")
+                await asyncio.sleep(0.05)
+        finally:
+            writer.transport.abort()
+
+    async def story() -> None:
+        server = await asyncio.start_server(drip, "127.0.0.1", 0)
+        address = ServiceAddress("here", "x", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
+        async with server, serving([], listing=address) as served:
+            found = served.router.context.listing
+            await until(lambda: found is not None and "does not end its answer" in found.error)
+
+    run(story())
+
+
+def test_watches_that_end_at_once_are_not_begun_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def story() -> None:
+        async with FakeApi().serving() as api, watching(api) as (_, found):
+            monkeypatch.setattr(watch, "jittered", lambda seconds: pauses.append(seconds) or 0.0)
+            for number in range(3):
+                await until(lambda number=number: api.watched == 1 and len(pauses) == number)
+                api.end_watches()
+            await until(lambda: len(pauses) == 3)
+            assert (pauses, api.lists, found.losses) == ([watch._SHORT_S] * 3, 1, 0)
+
+    run(story())
+
+
+@pytest.mark.parametrize("token", [b"se\ncret", b"se\xffcret", None])
+def test_a_token_that_cannot_be_sent_is_told_and_not_shown(token: bytes | None, tmp_path: Path) -> None:
+    if token is not None:
+        (tmp_path / "token").write_bytes(token)
+
+    async def story() -> None:
+        async with FakeApi().serving() as api:
+            address = ServiceAddress("here", "x", f"http://127.0.0.1:{api.port}", tmp_path)
+            client = httpx.AsyncClient(trust_env=False)
+            with pytest.raises(slices.ApiError, match="account") as caught:
+                await slices.SliceApi(address, client).list()
+            assert "cret" not in str(caught.value)
+            await client.aclose()
 
     run(story())

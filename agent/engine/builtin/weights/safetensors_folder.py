@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trunkline.agent.engine.builtin.config import parse_config
-from trunkline.shared.errors import ConfigError
+from trunkline.shared.errors import UNDECODABLE, ConfigError
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -67,7 +67,7 @@ def read_json(path: Path, kind: Any) -> Any:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
         raise ConfigError(f"model file {path} cannot be read: {error.strerror or error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ConfigError(f"model file {path} is not what it should be: {error}") from None
 
 
