@@ -62,8 +62,13 @@ class Registration:
                     self.registered = False
             except (RedisError, OSError, TimeoutError) as error:
                 self._failed(explained(error))
-                await self._wait(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+            except Exception as error:
+                log.exception("registry: this is a defect, please report it")
+                self._failed(explained(error))
+            else:
+                continue
+            await self._wait(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _wait(self, seconds: float) -> None:
         try:

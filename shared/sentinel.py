@@ -1,11 +1,15 @@
 """Redis behind Sentinel: which of its servers is the primary now."""
 
 import asyncio
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+_HOST = re.compile(r"[\w.:%-]+", re.ASCII)
+"""A name or an address, without what would end it in a URL."""
 
 
 async def primary(sentinels: "Sequence[Redis]", service: str, seconds: float) -> tuple[str, int]:
@@ -25,18 +29,38 @@ async def primary(sentinels: "Sequence[Redis]", service: str, seconds: float) ->
         for task in tasks:
             task.cancel()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
-    states = [answer for answer in answers if isinstance(answer, dict)]
-    up = [state for state in states if state["is_master"] and not state["is_sdown"] and not state["is_odown"]]
+    states = [answer for answer in answers if isinstance(answer, _State)]
+    up = [state for state in states if state.up]
     if not up:
         said = [str(answer) for answer in answers if isinstance(answer, RedisError | OSError) and str(answer)]
         raise MasterNotFoundError(
             f"{len(states)} of {len(tasks)} sentinels know {service!r}, and none a primary of it that is up"
             + "".join(f"; {text}" for text in dict.fromkeys(said))
         )
-    newest = max(up, key=lambda state: int(state["config-epoch"]))
-    return str(newest["ip"]), int(newest["port"])
+    newest = max(up, key=lambda state: state.epoch)
+    return newest.host, newest.port
 
 
-async def _state(sentinel: "Redis", service: str) -> dict[str, Any]:
+class _State(NamedTuple):
+    """What a sentinel says of the primary."""
+
+    up: bool
+    epoch: int
+    host: str
+    port: int
+
+
+async def _state(sentinel: "Redis", service: str) -> _State:
+    """Raises RedisError, also for an answer that says nothing of the kind."""
+    from redis.exceptions import InvalidResponse
+
     async with sentinel:
-        return cast(dict[str, Any], await sentinel.sentinel_master(service))
+        said = cast(dict[str, Any], await sentinel.sentinel_master(service))
+    try:
+        up = said["is_master"] and not said["is_sdown"] and not said["is_odown"]
+        state = _State(up, int(said["config-epoch"]), str(said["ip"]), int(said["port"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidResponse(f"a sentinel's answer is of no primary: {error!r}") from None
+    if not _HOST.fullmatch(state.host) or not 0 < state.port < 1 << 16:
+        raise InvalidResponse(f"a sentinel names {state.host[:80]!r} port {state.port}, which is no address")
+    return state

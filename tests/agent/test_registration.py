@@ -104,3 +104,23 @@ def test_without_redis_it_says_so_and_comes_back(
 
     asyncio.run(main())
     assert "new routers do not find this node" in caplog.text
+
+
+def test_what_nobody_expected_does_not_end_it(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    renew = lease.renew
+
+    async def fail(*_: object) -> None:
+        monkeypatch.setattr(lease, "renew", renew)
+        raise KeyError("odd")
+
+    async def main() -> None:
+        monkeypatch.setattr(lease, "renew", fail)
+        node = registration(redis)
+        node.start()
+        await until(lambda: node.registered)
+        await node.close()
+
+    asyncio.run(main())
+    assert "this is a defect" in caplog.text
