@@ -3,6 +3,8 @@
 What else can be set (headers, sampling, limits of the queue) is set by OpenTelemetry's own environment variables.
 """
 
+import logging
+import threading
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ HEADERS = ("traceparent", "tracestate")
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 CLOSE_MS = 2000
 """For the last spans to leave."""
+log = logging.getLogger(__name__)
 
 
 class Tracing:
@@ -77,5 +80,9 @@ class Tracing:
 
     def close(self) -> None:
         """Sends what is there. Blocks for CLOSE_MS at most."""
-        self._provider.force_flush(CLOSE_MS)
-        self._provider.shutdown()
+        # Of its own it waits for an export under way, for as long as a collector that hangs may take.
+        closing = threading.Thread(target=self._provider.shutdown, name="close-tracing", daemon=True)
+        closing.start()
+        closing.join(CLOSE_MS / 1000)
+        if closing.is_alive():
+            log.warning("traces: the last spans were not sent within %.0f s", CLOSE_MS / 1000)
