@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -50,6 +51,8 @@ class NodeFile(Listing):
             await asyncio.sleep(READ_S)
 
     def _read(self) -> str:
+        if not stat.S_ISREG(self._path.stat().st_mode):  # To open a pipe may take for ever.
+            raise ValueError("it is no file")
         with self._path.open(encoding="utf-8") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:

@@ -1,6 +1,7 @@
 """Nodes by a file that is written, moved away and filled with nonsense while the router serves."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,15 @@ def test_two_listings_are_one_too_many(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["--node-file", str(tmp_path), "--kubernetes-service", "agents"])
     assert isinstance(refused.exception, ConfigError)
     assert "exclude each other" in str(refused.exception)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "nodes"
+    os.mkfifo(path)
+
+    async def story() -> None:
+        async with serving([], listing=FileAddress(path)) as served:
+            found = served.router.context.listing
+            await until(lambda: found is not None and "it is no file" in found.error)
+
+    run(story())
