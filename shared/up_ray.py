@@ -98,14 +98,15 @@ class RayFleet:
         found = registered or ["--node-file", "{nodes}"]
         for index in range(wanted.routers):
             arguments = ["router", "--host", "{host}", "--port", "{port}", *found]
-            self._actor(group, f"router-{index}", arguments, environment, wanted.port)
+            self._actor(group, f"router-{index}", arguments, environment, wanted.port + index)
         flags = [part for flag in wanted.flags.items() for part in flag]
         environment = {**environment, "OMP_NUM_THREADS": wanted.flags["--threads"]}
         advertised = [*registered, "--advertise", "{url}"] if registered else []
         for index in range(wanted.agents):
             name = f"agent-{index}"
             arguments = ["agent", "--host", "{host}", "--port", "{port}", "--name", name, *flags, *advertised]
-            self._actor(group, name, arguments, environment, wanted.agent_port)
+            # Each its own: two that look for a free one at the same time would find the same.
+            self._actor(group, name, arguments, environment, wanted.agent_port + index)
 
     def _actor(
         self, group: Any, name: str, arguments: Sequence[str], environment: Mapping[str, str], port: int

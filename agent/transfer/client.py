@@ -101,7 +101,7 @@ class TransferClient:
         return Connection(address, holder, reader, writer, self.counters)
 
     async def _introduce(self, host: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Holder:
-        frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
+        frame = await messages.read_frame(reader)
         challenge = messages.message(frame, Kind.CHALLENGE, Challenge)
         if challenge.version != messages.VERSION:
             raise PeerRefused(f"speaks version {challenge.version} of the transfer protocol, not {messages.VERSION}")
@@ -109,7 +109,7 @@ class TransferClient:
         proved = proof(self._secret, b"reader", challenge.nonce, nonce)
         hello = Hello(messages.VERSION, me.node, nonce, proved, me.namespace)
         writer.write(messages.frame(Kind.HELLO, hello))
-        frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
+        frame = await messages.read_frame(reader)
         if frame.kind == Kind.REFUSED:
             raise PeerRefused(f"refused: {messages.message(frame, Kind.REFUSED, Refused).reason}")
         welcome = messages.message(frame, Kind.WELCOME, Welcome)

@@ -95,7 +95,7 @@ class Connection:
         self._numbers = count(1)
         self._turns = asyncio.Semaphore(messages.MAX_QUESTIONS)
         self._waiting: dict[int, asyncio.Future[Frame]] = {}
-        self._most = 0
+        self._most = messages.MAX_CONTROL_BYTES
         """Bytes of the longest answer that any question under way may have."""
         self._task = asyncio.create_task(self._read(), name=f"transfer {address}")
 
@@ -153,7 +153,7 @@ class Connection:
         error: Exception = PeerLost("has ended the connection")
         try:
             while True:
-                frame = await messages.read_frame(self._reader, max(self._most, messages.MAX_CONTROL_BYTES))
+                frame = await messages.read_frame(self._reader, lambda: self._most)
                 answered = self._waiting.get(frame.number)
                 if frame.kind != Kind.LOCATED:
                     raise FrameError(f"sends a frame of kind {frame.kind} where answers are due")

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, NamedTuple, TypeVar
@@ -184,10 +184,13 @@ def give_up_on_silence(writer: asyncio.StreamWriter) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-async def read_frame(reader: asyncio.StreamReader, cap: int) -> Frame:
-    """Raises FrameError for a frame over `cap` bytes, IncompleteReadError at the end of the stream."""
+async def read_frame(reader: asyncio.StreamReader, most: Callable[[], int] = lambda: MAX_CONTROL_BYTES) -> Frame:
+    """Raises FrameError for a frame over `most` bytes, IncompleteReadError at the end of the stream.
+
+    `most` is asked when there is a frame: what has been asked for may have grown while it was waited for.
+    """
     size, kind, number = HEAD.unpack(await reader.readexactly(HEAD.size))
-    if size > cap:
+    if size > (cap := most()):
         raise FrameError(f"frame of {size} bytes, kind {kind}, is over the cap of {cap}")
     return Frame(kind, number, await reader.readexactly(size))
 

@@ -148,7 +148,7 @@ class TransferServer:
         nonce = secrets.token_bytes(NONCE_BYTES)
         writer.write(messages.frame(Kind.CHALLENGE, Challenge(messages.VERSION, nonce)))
         await writer.drain()
-        frame = await messages.read_frame(reader, messages.MAX_CONTROL_BYTES)
+        frame = await messages.read_frame(reader)
         hello = messages.message(frame, Kind.HELLO, Hello)
         if reason := self._objection(hello, nonce):
             writer.write(messages.frame(Kind.REFUSED, Refused(reason)))
@@ -183,7 +183,7 @@ class TransferServer:
     async def _converse(self, session: Session, reader: asyncio.StreamReader) -> None:
         pace = Pace(QUESTIONS_PER_S)
         while True:
-            frame = await messages.read_frame(reader, messages.MAX_LOCATE_BYTES)
+            frame = await messages.read_frame(reader, lambda: messages.MAX_LOCATE_BYTES)
             if frame.kind == Kind.LOCATE:
                 if len(session.answers) >= messages.MAX_QUESTIONS or len(session.leases) >= MAX_LEASES:
                     asked, kept = len(session.answers), len(session.leases)

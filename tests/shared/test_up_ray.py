@@ -83,11 +83,13 @@ def until(condition: Callable[[], bool], log: Path) -> None:
 
 
 def command_of(name: str) -> psutil.Process | None:
-    """The process of the agent that has this name."""
+    """The process of the agent that has this name, in the Ray cluster of this test."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "trunkline.shared.cli" in words and name in words:
-            return process
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("RAY_TMPDIR") == os.environ["RAY_TMPDIR"]:
+                    return process
     return None
 
 

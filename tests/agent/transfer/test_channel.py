@@ -143,6 +143,20 @@ def test_without_a_secret_on_both_sides_nothing_is_proved() -> None:
     run(main())
 
 
+def test_a_connection_that_has_waited_takes_a_long_answer() -> None:
+    """What it may be sent was less when it began to wait."""
+
+    async def main() -> None:
+        async with holding(pages=300) as holder, reading() as client:
+            await holder.run(lambda parts: parts.compute(*range(200)))
+            assert len((await locate(client, holder.address, 0)).descriptors) == 1
+            await asyncio.sleep(0.05)
+            found = await locate(client, holder.address, *range(200))
+            assert len(found.descriptors) == 200
+
+    run(main())
+
+
 @pytest.mark.parametrize("name", ["fingerprint", "dtype", "layout", "lora"])
 def test_who_has_other_kv_is_not_let_in(name: str) -> None:
     async def main() -> None:
@@ -163,12 +177,12 @@ async def impostor(secret: str, then: bytes = b"") -> AsyncIterator[str]:
         tasks.append(asyncio.current_task())
         nonce = bytes(32)
         writer.write(messages.frame(Kind.CHALLENGE, Challenge(1, nonce)))
-        hello = messages.message(await messages.read_frame(reader, 8192), Kind.HELLO, Hello)
+        hello = messages.message(await messages.read_frame(reader), Kind.HELLO, Hello)
         assert hello.proof == proof(SECRET, b"reader", nonce, hello.nonce)
         proved = proof(secret, b"holder", nonce, hello.nonce) if secret else hello.proof
         writer.write(messages.frame(Kind.WELCOME, Welcome("impostor", proved, Offer(7, 4096))))
         if then:
-            await messages.read_frame(reader, 8192)
+            await messages.read_frame(reader)
             writer.write(then)
         with contextlib.suppress(ConnectionError):
             await reader.read()

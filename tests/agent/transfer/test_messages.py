@@ -45,7 +45,7 @@ def received(data: bytes, cap: int) -> Frame:
         reader = asyncio.StreamReader()
         reader.feed_data(data)
         reader.feed_eof()
-        return await messages.read_frame(reader, cap)
+        return await messages.read_frame(reader, lambda: cap)
 
     return asyncio.run(read())
 
