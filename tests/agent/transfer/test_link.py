@@ -109,14 +109,17 @@ def test_nobody_waits_for_one_that_opens_slowly(clock: Clock) -> None:
 def test_one_that_ends_in_a_defect_while_it_opens_rests(clock: Clock) -> None:
     slow, other = Fake(clock, "slow", 0.1), Fake(clock, "other", 0.2)
     slow.opens_slowly = True
+    may_open = threading.Event()
     link = linked(slow, other)
 
     def start() -> Backend:
+        assert may_open.wait(10)
         raise IndexError("odd")
 
     link.ways[0]._start = start
     assert read(link) == bytes(2)
     opening = link.ways[0]._opening
+    may_open.set()
     assert isinstance(opening.exception(10) if opening else None, TransferError)
     assert read(link) == bytes(2)
     assert link.ways[0].rests_until > clock.now
