@@ -95,9 +95,13 @@ def test_the_default_model_serves_within_three_minutes_and_comes_back_warm() -> 
 
 
 def ask(here: Namespace, prompt: str, url: str = "http://tl-router") -> dict[str, Any]:
-    """A completion, from the pod `client` on."""
+    """A completion, from the pod `client` on.
+
+    A router that has no node is not ready, and its service refuses connections until the kubelet has seen otherwise.
+    """
     script = (
-        "import httpx, sys; http = httpx.Client(timeout=120.0, trust_env=False); url, prompt = sys.argv[1:];"
+        "import httpx, sys; url, prompt = sys.argv[1:];"
+        "http = httpx.Client(timeout=120.0, transport=httpx.HTTPTransport(retries=7, trust_env=False));"
         "model = http.get(f'{url}/v1/models').json()['data'][0]['id'];"
         "body = {'model': model, 'prompt': prompt, 'max_tokens': 4};"
         "print(http.post(f'{url}/v1/completions', json=body).raise_for_status().text)"
