@@ -50,7 +50,9 @@ def sim(
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every choice left to chance.")] = 0,
     block_tokens: Annotated[int, typer.Option(help="Tokens in a block of the trace.")] = 512,
-    skip_bad: Annotated[bool, typer.Option(help="Leave out lines that cannot be used, and count them.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out lines that cannot be used, and count them.")
+    ] = False,
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at once, each in its own process.")] = 1,
     ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster of RAY_ADDRESS, or a local one.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the rows to this file.")] = None,

@@ -20,8 +20,8 @@ _Url = Annotated[str, typer.Option(help="Base URL of the router, or host:port.")
 
 def status(
     url: _Url = _URL,
-    watch: Annotated[bool, typer.Option(help="Keep showing it, once a second, until Ctrl-C.")] = False,
-    json: Annotated[bool, typer.Option(help="The router's JSON as it is.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, once a second, until Ctrl-C.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The router's JSON as it is.")] = False,
 ) -> None:
     """Show nodes, summaries, pages per tier, hit rates and load.
 
@@ -38,7 +38,7 @@ def explain(
     ] = None,
     url: _Url = _URL,
     limit: Annotated[int, typer.Option(min=1, max=MAX_LISTED, help="How many of the newest decisions.")] = 20,
-    json: Annotated[bool, typer.Option(help="The router's JSON as it is.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The router's JSON as it is.")] = False,
 ) -> None:
     """Say why a request went where it went, and what became of it.
 

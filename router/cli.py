@@ -12,7 +12,7 @@ import typer
 from trunkline.router.app import Router, bind
 from trunkline.router.discovery.node_file import FileAddress
 from trunkline.router.discovery.service import ServiceAddress, service_address
-from trunkline.router.settings import AdmissionSettings, Deadlines, Settings
+from trunkline.router.settings import Settings
 from trunkline.router.tenants import Tenants, load_tenants
 from trunkline.shared.ask import ADMIN_TOKEN_VARIABLE, admin_token
 from trunkline.shared.errors import ConfigError
@@ -22,7 +22,7 @@ from trunkline.shared.registry import PASSWORD_VARIABLE, registry_address
 from trunkline.shared.secret import load_secret, read_secret
 from trunkline.shared.tracing import ENDPOINT_VARIABLE
 
-_ADMISSION, _DEADLINES = AdmissionSettings(), Deadlines()
+_DEFAULTS = Settings(nodes=())
 
 
 def router(
@@ -57,16 +57,22 @@ def router(
     admin_token_file: Annotated[
         Path | None, typer.Option(help=f"What /admin wants as a bearer token; else ${ADMIN_TOKEN_VARIABLE}.")
     ] = None,
-    max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = 4096,
+    max_inflight: Annotated[int, typer.Option(min=1, help="Requests at once; beyond it clients get 429.")] = (
+        _DEFAULTS.max_inflight
+    ),
     max_held: Annotated[
         int, typer.Option(min=1, help="Requests that wait for a node with room; beyond it clients get 429.")
-    ] = _ADMISSION.max_held,
+    ] = _DEFAULTS.admission.max_held,
     queue_deadline: Annotated[
         float, typer.Option(min=1.0, help="Seconds that they wait at most; then clients get 503.")
-    ] = _DEADLINES.queue,
+    ] = _DEFAULTS.deadlines.queue,
+    max_summary_keys: Annotated[
+        int,
+        typer.Option(min=1, max=1 << 30, help="Keys of what nodes hold, 27 bytes each; some hits are missed beyond."),
+    ] = _DEFAULTS.max_summary_keys,
     drain_timeout: Annotated[
         float, typer.Option(min=0, max=3600, help="Seconds after SIGTERM for streams to end.")
-    ] = _DEADLINES.drain,
+    ] = _DEFAULTS.deadlines.drain,
     access_log: Annotated[
         Path | None, typer.Option(help="Append requests to this file, hashes and lengths only, for `trunkline sim`.")
     ] = None,
@@ -102,8 +108,9 @@ def router(
         host=host,
         port=port,
         max_inflight=max_inflight,
-        deadlines=replace(_DEADLINES, queue=queue_deadline, drain=drain_timeout),
-        admission=replace(_ADMISSION, max_held=max_held),
+        max_summary_keys=max_summary_keys,
+        deadlines=replace(_DEFAULTS.deadlines, queue=queue_deadline, drain=drain_timeout),
+        admission=replace(_DEFAULTS.admission, max_held=max_held),
         access_log=access_log,
         log_bodies=log_bodies,
         otlp_endpoint=otlp_endpoint or None,
