@@ -15,6 +15,7 @@ from typing import Any
 
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
+from trunkline.agent.cache.committing import Committing
 from trunkline.agent.cache.counters import TierCounters, TierRates
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.fetch import Fetch
@@ -70,6 +71,7 @@ class PageCache:
         self.warm = Warm(self._catalog, self._device)
         self._preload = Preload(preload, self.find, self._bring, lower.clock) if lower else None
         self._matching = Matching(self._catalog)
+        self._committing = Committing(self._catalog, self._device)
         self._usage = Usage(self._visits, self._device, self._migration)
         self.ordered = Ordered(self._matching, self._usage, self._device, self._migration)
         self.pinned = Pinned(self._catalog, self._visits.protected)
@@ -82,13 +84,15 @@ class PageCache:
         With a window, only those are returned that are still attended to, after a GONE for each one before them.
         """
         entries = self._matching.prefix(request, max(0, len(request.tokens) - 1) // PAGE_TOKENS)
-        if self.window is not None:
-            return self._match_window(request, entries, self.window)
-        pages = [entry.page for entry in entries if entry.page != GONE]
-        request.below = entries[len(pages) :]
+        if self.window is None:
+            pages = [entry.page for entry in entries if entry.page != GONE]
+            passed, reach, request.below = 0, len(pages), entries[len(pages) :]
+        else:
+            passed, reach, request.below = self.window.usable(entries)
+            pages = [entry.page for entry in entries[passed:reach]]
         self._device.hold(pages)
-        self._matching.follow(request, entries[: len(pages)])
-        return pages
+        self._matching.follow(request, entries[:reach])
+        return [GONE] * passed + pages
 
     def fetch(self, chain: Chain) -> Fetch | None:
         """Begins to bring back what `match` found below the device, and what the chain's holder has beyond that, as far
@@ -179,27 +183,7 @@ class PageCache:
         referenced. A page whose parent is not resident for this chain, or whose key stands for other tokens, stays
         private. Raises ValueError for an index that is not full and a page that is not held or not private.
         """
-        if not 0 <= index < len(chain.keys):
-            raise ValueError(f"page {index} of a sequence with {len(chain.keys)} full pages cannot be committed")
-        if index > len(chain.entries):
-            return page
-        parent = chain.entries[index - 1] if index else None
-        if parent is not None and parent.page == GONE:
-            return page
-        key, tokens = chain.keys[index], chain.page(index)
-        entry = self._catalog.entries.get(key)
-        if entry is not None and not entry.continues(parent, chain.namespace, tokens):
-            return page
-        if entry is not None and entry.page != GONE:
-            self.release([page], used=False)
-            self._device.hold([entry.page])
-        else:
-            entry = self._store(entry, key, parent, chain, tokens, page)
-        chain.entries[index:] = [entry]
-        if texts := chain.texts.get(index):
-            self._catalog.texts.attach(entry, texts)
-        self._catalog.flush()
-        return entry.page
+        return self._committing.commit(chain, index, page)
 
     def begin(self, chain: Chain) -> None:
         """A request for the chain, all of it prompt, has come: it is of use what the last `match` has found of it, and
@@ -303,35 +287,9 @@ class PageCache:
             self._migration.check()
         self._catalog.check()
 
-    def _store(
-        self, entry: Entry | None, key: int, parent: Entry | None, chain: Chain, tokens: bytes, page: int
-    ) -> Entry:
-        """A page that the device has not, whether or not a lower tier has."""
-        if self.pool.references(page) == 0 or self._device.members[page] is not None:
-            raise ValueError(f"page {page} is not private to a sequence and cannot be committed")
-        if entry is None:
-            entry = self._catalog.add(key, parent, chain, tokens, page)
-            self._device.add(entry)
-        else:
-            self._device.store(entry, page)
-            self._catalog.changed(entry)
-        return entry
-
     def _bring(self, entries: Sequence[Entry]) -> list[Entry]:
         """`stage`, for a request that is only expected: what comes stays as if it had been of use now."""
         coming = self._migration.stage(entries) if self._migration is not None else []
         if coming:
             self._usage.now(coming)
         return coming
-
-    def _match_window(self, request: Chain, entries: list[Entry], window: Window) -> list[int]:
-        """The longest prefix of these verified entries whose tail is on the device. Of the longest whose tail is in any
-        tier, what is missing on the device is noted for `fetch`."""
-        reach = window.reach(entries, lambda entry: entry.page != GONE)
-        below = window.reach(entries, lambda entry: entry.page != GONE or bool(entry.host or entry.disk))
-        request.below = [entry for entry in entries[max(0, below - window.tail) : below] if entry.page == GONE]
-        passed = max(0, reach - window.tail)
-        pages = [entry.page for entry in entries[passed:reach]]
-        self._device.hold(pages)
-        self._matching.follow(request, entries[:reach])
-        return [GONE] * passed + pages

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from trunkline.agent.cache.entry import Entry
+from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.shared.names import PAGE_TOKENS
 
 
@@ -32,3 +32,12 @@ class Window:
             if run >= min(count, self.tail):
                 reach = count
         return reach
+
+    def usable(self, entries: Sequence[Entry]) -> tuple[int, int, list[Entry]]:
+        """Of a verified prefix: how many entries the window has passed at the end of the longest part that can be gone on
+        after with what is on the device, how long that part is, and what is missing on the device for the longest one
+        that any tier has."""
+        reach = self.reach(entries, lambda entry: entry.page != GONE)
+        below = self.reach(entries, lambda entry: entry.page != GONE or bool(entry.host or entry.disk))
+        missing = [entry for entry in entries[max(0, below - self.tail) : below] if entry.page == GONE]
+        return max(0, reach - self.tail), reach, missing
