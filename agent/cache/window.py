@@ -34,9 +34,8 @@ class Window:
         return reach
 
     def usable(self, entries: Sequence[Entry]) -> tuple[int, int, list[Entry]]:
-        """Of a verified prefix: how many entries the window has passed at the end of the longest part that can be gone on
-        after with what is on the device, how long that part is, and what is missing on the device for the longest one
-        that any tier has."""
+        """Of a verified prefix, the longest part that can be gone on after with what is on the device: how many entries
+        the window has passed at its end, and its length; and what the device lacks of the longest that any tier has."""
         reach = self.reach(entries, lambda entry: entry.page != GONE)
         below = self.reach(entries, lambda entry: entry.page != GONE or bool(entry.host or entry.disk))
         missing = [entry for entry in entries[max(0, below - self.tail) : below] if entry.page == GONE]
