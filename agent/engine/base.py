@@ -182,8 +182,8 @@ class Engine(ABC):
 
     @abstractmethod
     async def on_cache(self, work: Callable[[PageCache], T]) -> T:
-        """What `work` returns, which is called on the engine thread between two steps and must be quick. What it raises
-        is raised here, and EngineError if the engine has ended or hangs."""
+        """What `work` returns, which is called where the engine looks after its cache, also during a step, and must be
+        quick. What it raises is raised here, and EngineError if the engine has ended or hangs."""
 
     @abstractmethod
     def read_from(self, peers: Peers) -> None:

@@ -1,7 +1,7 @@
 """The holder's side on the engine thread: finds what of a chain lies in memory, and leases it.
 
-A question waits in a bounded inbox until the engine is between two steps, and is worked on for TURN_S at most per turn,
-for a chain of 80,000 pages takes many times as long to walk. The walk goes from the deepest known page up, parent by
+A question waits in a bounded inbox for the engine thread, or its keeper's, and is worked on for TURN_S at most per
+turn: a chain of 80,000 pages takes many times as long to walk. The walk goes from the deepest known page up, parent by
 parent; nothing needs to stay while it lasts, for tiers are prefix-closed: whatever was let go meanwhile is missing at
 the deep end.
 """
@@ -99,7 +99,7 @@ class Lender:
         self._put(lambda: self._leave(session))
 
     def turn(self) -> None:
-        """Between two steps. Takes TURN_S, or a slice of pages longer."""
+        """Takes TURN_S, or a slice of pages longer."""
         while self._inbox:
             self._inbox.popleft()()
         self.leases.expire()

@@ -295,7 +295,9 @@ def test_an_engine_that_cannot_step_any_more_is_given_up(
     async def main() -> None:
         async with toy(model_path, text_model, max_running=1, step_tokens=64) as running:
             running.model.failures = [ValueError("of the batch"), ValueError("of the probe after it")]
+            running.model.gate.clear()
             streams = [running.submit(range(n, n + 10)) for n in range(0, 500, 100)]
+            running.model.gate.set()
             errors = await asyncio.gather(*map(collect, streams), return_exceptions=True)
             assert [type(error) for error in errors] == [EngineError] * 5
             assert not running.engine.status().alive

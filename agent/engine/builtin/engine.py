@@ -26,8 +26,8 @@ from trunkline.agent.engine.base import (
     T,
 )
 from trunkline.agent.engine.builtin.executor import LoadModel
-from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts, TextNote
-from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.engine.builtin.loop import EngineLoop, EngineSink, Outcome, Parts
+from trunkline.agent.engine.builtin.sequence import Sequence, TextNote
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import ConfigError, Overloaded, RequestError

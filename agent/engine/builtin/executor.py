@@ -23,7 +23,8 @@ class Sampled(NamedTuple):
 
 
 class Executor(Protocol):
-    """Used from the engine thread only, and free of policy: what a step computes is decided by the scheduler."""
+    """Used from the engine thread, and free of policy: what a step computes is decided by the scheduler. `open` may be
+    called from another thread during a step."""
 
     late_s: float
     """By how much steps ended later than they should, summed; 0.0 if they take what time they take."""

@@ -1,7 +1,7 @@
 """The engine thread: takes sequences, schedules, steps the model, hands out what became of them.
 
-One thread owns model, cache and KV pool. What comes in is a bounded queue of sequences, and a flag on each for its
-cancellation; what goes out is one list of outcomes per step.
+One thread owns model, cache and KV pool; while it computes, its keeper looks after all but the model. What comes in is
+a bounded queue of sequences, and a flag on each for its cancellation; what goes out is one list of outcomes per step.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from trunkline.agent.cache.cache import PageCache
-from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.sink import SummarySink
 from trunkline.agent.engine.base import Delta, EngineError, EngineLimits, EngineStatus
 from trunkline.agent.engine.builtin.account import Account
 from trunkline.agent.engine.builtin.executor import Executor, Sampled
 from trunkline.agent.engine.builtin.job import Job
+from trunkline.agent.engine.builtin.keeper import Keeper
 from trunkline.agent.engine.builtin.scheduler import Chunk, Scheduler
-from trunkline.agent.engine.builtin.sequence import Sequence
+from trunkline.agent.engine.builtin.sequence import Sequence, TextNote
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.transfer.leases import LeaseLimits
 from trunkline.agent.transfer.lender import Lender
@@ -36,14 +36,6 @@ MOVING_S = 0.01
 """While nothing can run before pages have come from elsewhere: how often deadlines are looked at."""
 
 Outcome = tuple[Sequence, Delta | RequestError]
-
-
-class TextNote(NamedTuple):
-    """Text keys, with their depths, that were found after the sequence had ended."""
-
-    chain: Chain
-    keys: bytes
-    depths: bytes
 
 
 log = logging.getLogger(__name__)
@@ -67,7 +59,8 @@ class Parts:
 
 
 class EngineLoop:
-    """`put`, `call`, `waiting`, `load`, `status` and `stop` are for any thread; all else is the engine thread's own."""
+    """`put`, `call`, `waiting`, `load`, `status` and `stop` are for any thread; all else is for who has the keeper's
+    lock: the engine thread, or the keeper."""
 
     def __init__(self, parts: Parts, deliver: Callable[[list[Outcome]], None]) -> None:
         """`deliver` is called from the engine thread, at most once per step, and must not block."""
@@ -83,6 +76,7 @@ class EngineLoop:
         self._stalled = False
         """Whether everything waits for pages from a lower tier."""
         self._unchecked = False
+        self._keeper = Keeper(self._meanwhile)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.read_from = parts.cache.read_from
         self.lender = Lender(parts.cache, LeaseLimits.of(parts.cache), self._wake)
@@ -96,9 +90,10 @@ class EngineLoop:
     def put(self, item: Sequence | TextNote) -> None:
         """To the queue. Raises queue.Full."""
         self._inbox.put_nowait(item)
+        self._keeper.stir()
 
     def call(self, work: Callable[[PageCache], None]) -> None:
-        """Between two steps. `work` must be quick, and not raise."""
+        """Soon, also during a step. `work` must be quick, and not raise."""
         self._calls.append(work)
         self._wake()
 
@@ -134,36 +129,38 @@ class EngineLoop:
         if self._inbox.empty():  # else it is not waiting for something to come
             with contextlib.suppress(queue.Full):
                 self._inbox.put_nowait(None)
+        self._keeper.stir()
 
     def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._turn()
-        except Exception:  # the thread's last line of defence: nobody waits for what will not come
-            log.critical("the engine thread ends: nothing will be served until a restart", exc_info=True)
-        finally:
-            # First not alive, then the inbox is emptied: see `BuiltinEngine.submit`.
-            self._account.alive = False
-            while not self._inbox.empty():
-                if isinstance(item := self._inbox.get_nowait(), Sequence):
-                    self._scheduler.waiting.append(item)
-            error = EngineError("the engine is closing", status=503)
-            self._deliver([(s, error) for s in (*self._scheduler.running, *self._scheduler.waiting)])
-            self._publish()
-            if not self._parts.cache.close():
-                log.error("engine: pages are still being copied between tiers")
+        with self._keeper:
+            try:
+                while not self._stopping:
+                    self._turn()
+                    self._keeper.check()
+            except Exception:  # the thread's last line of defence: nobody waits for what will not come
+                log.critical("the engine thread ends: nothing will be served until a restart", exc_info=True)
+            finally:
+                self._finish()
+
+    def _finish(self) -> None:
+        # First not alive, then the inbox is emptied: see `BuiltinEngine.submit`.
+        self._account.alive = False
+        while not self._inbox.empty():
+            if isinstance(item := self._inbox.get_nowait(), Sequence):
+                self._scheduler.waiting.append(item)
+        error = EngineError("the engine is closing", status=503)
+        self._deliver([(s, error) for s in (*self._scheduler.running, *self._scheduler.waiting)])
+        self._publish()
+        if not self._parts.cache.close():
+            log.error("engine: pages are still being copied between tiers")
 
     def _turn(self) -> None:
-        self._receive(IDLE_S if not self._jobs else MOVING_S if self._stalled else 0.0)
+        if not self._jobs or self._stalled:
+            self._wait(MOVING_S if self._jobs else IDLE_S)
+        self._keep()
         outcomes = self._end()
-        cache = self._parts.cache
-        while self._calls:
-            self._calls.popleft()(cache)
-            self._unchecked = True
-        cache.turn()
-        self.lender.turn()
         chunks = self._scheduler.schedule(self._account.prefill_rate)
-        self._stalled = not chunks and cache.moving
+        self._stalled = not chunks and self._parts.cache.moving
         if chunks:
             outcomes += self._step(chunks)
         elif self._scheduler.waiting and not self._stalled:
@@ -173,26 +170,41 @@ class EngineLoop:
         if outcomes:
             self._deliver(outcomes)
 
-    def _receive(self, wait_s: float) -> None:
-        """Takes what has arrived, after waiting so long for something to come."""
-        try:
-            item = self._inbox.get(block=wait_s > 0, timeout=wait_s)
-            while True:
-                if isinstance(item, Sequence):
-                    self._jobs[item] = Job(item, self._parts.text)
-                    self._parts.executor.open(item)
-                    self._scheduler.add(item)
-                elif item is not None:
-                    self._parts.cache.release(self._parts.cache.match(item.chain), used=False)
-                    self._parts.cache.attach_text(*item)
-                item = self._inbox.get_nowait()
-        except queue.Empty:
-            pass
-        if wait_s:
-            self._account.idle()
-            self._parts.executor.idle()
-            if not self._jobs and self._unchecked and not self._parts.cache.moving:
-                self._check()
+    def _meanwhile(self) -> None:
+        """During a step, in the keeper's thread."""
+        self._keep()
+        self._publish()
+
+    def _keep(self) -> None:
+        """What need not wait for the end of a step."""
+        cache = self._parts.cache
+        while not self._inbox.empty():
+            self._take_in(self._inbox.get_nowait())
+        while self._calls:
+            self._calls.popleft()(cache)
+            self._unchecked = True
+        cache.turn()
+        self.lender.turn()
+
+    def _wait(self, seconds: float) -> None:
+        """For something to come, for so long at most."""
+        with contextlib.suppress(queue.Empty):
+            with self._keeper.waiting():
+                item = self._inbox.get(timeout=seconds)
+            self._take_in(item)
+        self._account.idle()
+        self._parts.executor.idle()
+        if not self._jobs and self._unchecked and not self._parts.cache.moving:
+            self._check()
+
+    def _take_in(self, item: Sequence | TextNote | None) -> None:
+        if isinstance(item, Sequence):
+            self._jobs[item] = Job(item, self._parts.text)
+            self._parts.executor.open(item)
+            self._scheduler.add(item)
+        elif item is not None:
+            self._parts.cache.release(self._parts.cache.match(item.chain), used=False)
+            self._parts.cache.attach_text(*item)
 
     def _end(self) -> list[Outcome]:
         """Drops what was cancelled, and tells those past their deadline."""
@@ -226,7 +238,8 @@ class EngineLoop:
         """The next token of each sequence whose chunk reaches its end."""
         ticket = self._parts.cache.pool.step_begin()
         try:
-            return self._parts.executor.step(chunks)
+            with self._keeper.computing():
+                return self._parts.executor.step(chunks)
         finally:
             self._parts.cache.pool.step_end(ticket)
 

@@ -1,6 +1,7 @@
 """One generation as the scheduler sees it: tokens, the pages that hold their KV, and how far it has been computed."""
 
 from array import array
+from typing import NamedTuple
 
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.fetch import Fetch
@@ -92,6 +93,14 @@ class Sequence:
     def outputs(self) -> int:
         """Tokens generated so far."""
         return len(self.chain.tokens) - self.prompt_tokens
+
+
+class TextNote(NamedTuple):
+    """Text keys, with their depths, that were found after a sequence had ended."""
+
+    chain: Chain
+    keys: bytes
+    depths: bytes
 
 
 def pages_for(tokens: int) -> int:

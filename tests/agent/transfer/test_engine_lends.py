@@ -1,4 +1,4 @@
-"""An engine's pages are lent between its steps, whether it is busy or idle, and are accounted for."""
+"""An engine's pages are lent whether it computes or is idle, and are accounted for."""
 
 import asyncio
 import socket
@@ -52,11 +52,16 @@ def test_an_engine_lends_what_it_has_computed(
             async with asyncio.timeout(10):
                 while node.model.steps == before:  # until the step has begun
                     await asyncio.sleep(0.01)
-            asked = asyncio.create_task(client.locate(address, question, 0.0, 10.0))
-            await asyncio.sleep(0.05)
-            assert not asked.done(), "a step is never interrupted"
+            second = await client.locate(address, question, 0.0, 10.0)
+            assert len(second.descriptors) == PAGES
+            located.release()
+            async with asyncio.timeout(10):
+                while engine.load().lending_tokens != PAGES * PAGE_TOKENS:
+                    await asyncio.sleep(0.01)
+            assert await engine.on_cache(lambda cache: cache.stats().leased) == 1
+            assert not running.done(), "the step ended"
+            assert node.model.steps == before + 1
             node.model.gate.set()
-            assert len((await asked).descriptors) == PAGES
             await running
 
             await client.close()

@@ -6,6 +6,7 @@ The emulated engine answers by what its pages hold, so a wrong page is a wrong a
 import asyncio
 import contextlib
 import socket
+import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -15,8 +16,11 @@ import pytest
 from tests.agent.test_emulated_engine import FAST, Running
 from tests.agent.toy_engine import collect, ids
 from tests.agent.transfer.certificates import certificates
+from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
+from trunkline.agent.engine.builtin.executor import Sampled
+from trunkline.agent.engine.builtin.scheduler import Chunk
 from trunkline.agent.engine.emulated.answer import expected
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.transfer import lending
@@ -132,6 +136,50 @@ def test_a_prefix_that_another_node_holds_is_pulled(way: str) -> None:
             assert [one.name for one in link.ways if one.backend is not None] == ["tcp"], "pages of the device"
 
     asyncio.run(main())
+
+
+def test_a_holder_answers_and_a_reader_takes_in_the_midst_of_a_long_step(way: str) -> None:
+    async def main() -> None:
+        async with nodes(pages=200) as (holder, reader):
+            assert await holder.answer(PROMPT) == 0
+            gates = [gated(node) for node in (holder, reader)]
+            others = [asyncio.create_task(node.answer(range(5000, 5400))) for node in (holder, reader)]
+            for gate in gates:
+                assert await asyncio.to_thread(gate.began.wait, 10)
+            asked = asyncio.create_task(reader.answer([*PROMPT, 7, 8, 9], holder.address))
+            async with asyncio.timeout(10):
+                while reader.engine.status().tiers.pulls.pages < len(PROMPT) // 16:
+                    await asyncio.sleep(0.01)
+            assert holder.engine.load().running == reader.engine.load().running == 1
+            check = PageCache.check
+            await asyncio.gather(*(node.engine.on_cache(check) for node in (holder, reader)))
+            assert not any(other.done() for other in others)
+            for gate in gates:
+                gate.opened.set()
+            assert await asyncio.gather(*others, asked) == [0, 0, 400]
+
+    asyncio.run(main())
+
+
+class Gate:
+    """A step has begun; it may go on."""
+
+    def __init__(self) -> None:
+        self.began, self.opened = threading.Event(), threading.Event()
+
+
+def gated(node: Node) -> Gate:
+    """The node's next steps do not end before they may."""
+    gate, executor = Gate(), node.engine._loop._parts.executor  # type: ignore[union-attr]
+    step = executor.step
+
+    def hold(chunks: list[Chunk]) -> list[Sampled]:
+        gate.began.set()
+        assert gate.opened.wait(30)
+        return step(chunks)
+
+    executor.step = hold  # type: ignore[method-assign]
+    return gate
 
 
 def test_nodes_that_show_certificates_need_no_secret(tmp_path: Path, way: str) -> None:
