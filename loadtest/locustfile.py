@@ -34,6 +34,7 @@ _log = logging.getLogger("trunkline.loadtest")
 USERS = 100
 STOP_S = 60.0
 """For what is under way when the test ends; answers to it count."""
+_LOOK_S = 0.2
 _FAILED_PAUSE_S = 0.5
 """A server that fails at once is not asked as fast as it can."""
 
@@ -114,9 +115,13 @@ class ClosedLoop(_Loaded):
 
     @task
     def turn(self) -> None:
+        first = self.conversation is None
         if self.conversation is None or self.conversation.done:
             self.conversation = self.load.new_conversation()
-        if self.go_on(self.conversation, time.monotonic()).error:
+        answer = self.go_on(self.conversation, time.monotonic())
+        if first:
+            self.load.settled()
+        if answer.error:
             gevent.sleep(_FAILED_PAUSE_S)
 
 
@@ -128,6 +133,21 @@ class OpenLoop(_Loaded):
     def on_start(self) -> None:
         super().on_start()
         self.sent = gevent.pool.Pool(self.load.settings.max_open)
+        self.begins = self.load.began
+        if self.load.settings.settle:
+            self.begin_all()
+
+    def begin_all(self) -> None:
+        """The first request of every conversation, all at once; arrivals begin when they are answered."""
+        now = time.monotonic()
+        for _ in range(self.load.settings.open_conversations):
+            self.sent.spawn(self.begin, now)
+        self.sent.join(self.load.opens - now)
+        self.begins = time.monotonic()
+
+    def begin(self, due: float) -> None:
+        self.send_now(None, due)
+        self.load.settled()
 
     @task
     def arrival(self) -> None:
@@ -135,11 +155,10 @@ class OpenLoop(_Loaded):
         found = next(run.arrivals, None)
         if found is None:
             self.sent.join()
-            runner = self.environment.runner
-            gevent.spawn(runner.quit if self.environment.web_ui is None else runner.stop)
+            _end(self.environment)
             raise StopUser
         at, request = found
-        due = run.began + at
+        due = self.begins + at
         gevent.sleep(max(0.0, due - time.monotonic()))
         if self.sent.full():
             run.refuse()
@@ -183,6 +202,26 @@ def _start(environment: Environment, **_: Any) -> None:
         _prepare(environment)
 
 
+@events.test_start.add_listener
+def _end_with_the_window(environment: Environment, **_: Any) -> None:
+    if _Now.run is not None and _Now.run.settings.window:
+        gevent.spawn(_await_end, environment, _Now.run)
+
+
+def _await_end(environment: Environment, run: Run) -> None:
+    while not run.closed and run.left > 0:
+        gevent.sleep(min(run.left, _LOOK_S))
+    if not run.closed:
+        _end(environment)
+
+
+def _end(environment: Environment) -> None:
+    """From outside the greenlets that it ends."""
+    runner = environment.runner
+    if runner is not None:
+        gevent.spawn(runner.quit if environment.web_ui is None else runner.stop)
+
+
 @events.test_stopping.add_listener
 def _stopping(environment: Environment, **_: Any) -> None:
     if _Now.run is not None:
@@ -216,10 +255,12 @@ def _prepare(environment: Environment) -> None:
         settings = Settings.of(options)
         report.check(Path(options.reports))
         server = find(environment.host, settings)
-        _Now.run = Run(settings, server, find_check(server))
+        run = _Now.run = Run(settings, server, find_check(server))
     except TrunklineError as error:
         _fail(environment, error)
         return
+    if settings.settle:
+        run.settle(settings.open_conversations if settings.open_loop else options.num_users)
     environment.user_classes = [OpenLoop if settings.open_loop else ClosedLoop]
     _log.info("%s serves %s, %.2f tokens per word", server.url, server.model, server.tokens_per_word)
 

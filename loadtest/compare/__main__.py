@@ -12,7 +12,7 @@ from rich.console import Console
 
 from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.compare import plot, table
-from trunkline.loadtest.compare.bound import best_speedup
+from trunkline.loadtest.compare.bound import begin_s, best_speedup
 from trunkline.loadtest.compare.contest import Contest
 from trunkline.loadtest.compare.plan import OURS, Plan
 from trunkline.loadtest.fleet.command import new_folder, run, write_json
@@ -27,9 +27,11 @@ def compare(
     profile: Annotated[str, typer.Option(help="Of the agents: a name or a .json file.")] = _PLAN.profile,
     time_scale: Annotated[float, typer.Option(min=0.001, max=1000.0, help="Of the agents.")] = _PLAN.time_scale,
     users: Annotated[int, typer.Option(min=1, help="In the closed loop.")] = _PLAN.users,
-    rounds: Annotated[int, typer.Option(min=1, help="Routers take turns; medians are shown.")] = _PLAN.rounds,
+    rounds: Annotated[int, typer.Option(min=1, help="Of the open loop; medians are shown.")] = _PLAN.rounds,
     seconds: Annotated[float, typer.Option(min=2.0, help="Of each run, beside its warm-up.")] = _PLAN.seconds,
-    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds of each run before that.")] = _PLAN.warm_up,
+    warm_up: Annotated[
+        float, typer.Option(min=0.0, help="Seconds of each run before that, at most: until each user has an answer.")
+    ] = _PLAN.warm_up,
     only: Annotated[str, typer.Option(help="Routers to compare, separated by commas. Default: all.")] = "",
     traffic: Annotated[
         str, typer.Option(help="More options of the locust profile; '' for the profile as it is.")
@@ -40,14 +42,18 @@ def compare(
 ) -> None:
     """Trunkline and its peers in front of the same emulated agents, in turn: table, picture, JSON."""
     plan = Plan(agents, profile, time_scale, users, rounds, seconds, warm_up, seed=seed, traffic=_options(traffic))
-    bound = best_speedup(plan.traffic, find_profile(profile))
+    model = find_profile(profile)
+    bound = best_speedup(plan.traffic, model)
+    begins = begin_s(plan.traffic, model.scaled(time_scale), users, agents)
     plot.check()
     found = _chosen(fronts(peers), only)
     folder = new_folder(out)
     there = {front.name for front in found.values() if front.program is not None}
     missing = sum(target.front not in there for target in plan.open_targets)
     console = Console(width=180) if not sys.stdout.isatty() else Console()
-    console.print(f"takes about {plan.estimate_s(missing) / 60:.0f} minutes; files go to {folder}", highlight=False)
+    console.print(
+        f"takes about {plan.estimate_s(missing, begins) / 60:.0f} minutes; files go to {folder}", highlight=False
+    )
     began = time.monotonic()
 
     def say(line: str) -> None:

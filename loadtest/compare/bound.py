@@ -1,4 +1,4 @@
-"""What reuse can bring at best: the work of a traffic with a cache that forgets nothing, and without any."""
+"""The work of a traffic: with a cache that forgets nothing and without any, and until all of it has begun."""
 
 from argparse import ArgumentParser
 from collections.abc import Mapping
@@ -17,8 +17,7 @@ def best_speedup(traffic: Mapping[str, object], profile: Profile) -> float:
 
     `traffic` are options of the locust profile. Raises ConfigError for one that has no valid value.
     """
-    settings = _settings(traffic)
-    mix = Mix(settings, Writer(1.0))
+    mix = Mix(_settings(traffic), Writer(1.0))
     with_all = without = 0.0
     systems: set[str] = set()
     for number in range(_CONVERSATIONS):
@@ -35,6 +34,21 @@ def best_speedup(traffic: Mapping[str, object], profile: Profile) -> float:
             length += answer
             had = length
     return without / with_all
+
+
+def begin_s(traffic: Mapping[str, object], profile: Profile, users: int, agents: int) -> float:
+    """How long so many agents compute if so many users, whose conversations are in their midst, all ask at once.
+
+    Agents that share the work evenly, which none does. Raises ConfigError as `best_speedup`.
+    """
+    settings = _settings({**traffic, "aged": users})
+    mix = Mix(settings, Writer(1.0))
+    work = 0.0
+    for number in range(users):
+        messages = mix.conversation(number).next().messages
+        length = sum(len(message["content"].split()) for message in messages)
+        work += profile.prefill_s(0, length)
+    return work / agents
 
 
 def _settings(traffic: Mapping[str, object]) -> Settings:

@@ -58,10 +58,10 @@ class Contest:
         with ExitStack() as stack:
             self._agents = stack.enter_context(agents(plan.agents, arguments, self._folder))
             self._start_fronts(stack)
-            self.results.closed = self._rounds(self._present(list(TARGETS)), "closed loop", self._closed)
+            self.results.closed = self._once(self._present(list(TARGETS)), self._saturation)
             self.results.rate = plan.share * self._best_peer()
             self._say(f"open loop: {self.results.rate:.2f} requests/s, {plan.share:.0%} of the best peer's saturation")
-            self.results.open = self._rounds(self._present(plan.open_targets), "open loop", self._open)
+            self.results.open = self._rounds(self._present(plan.open_targets))
             self._hot_prefix()
         return self.results
 
@@ -87,13 +87,19 @@ class Contest:
     def _present(self, targets: list[Target]) -> list[Target]:
         return [target for target in targets if target.front in self._running and target not in self.results.missing]
 
-    def _rounds(self, targets: list[Target], what: str, run: Callable[[Target], Outcome]) -> dict[Target, Outcome]:
+    def _once(self, targets: list[Target], run: Callable[[Target], Outcome]) -> dict[Target, Outcome]:
+        found = {target: self._tried(target, run) for target in targets}
+        return {target: one for target, one in found.items() if one is not None}
+
+    def _rounds(self, targets: list[Target]) -> dict[Target, Outcome]:
+        """The open loop, again and again for those that can do its rate."""
         outcomes: dict[Target, list[Outcome]] = {}
-        for number, target in self._plan.rotated(targets):
-            found = self._tried(target, run)
+        closed, rate = self.results.closed, self.results.rate
+        for number, target in self._plan.rotated(targets, lambda target: closed[target].requests_s >= rate):
+            found = self._tried(target, self._open)
             if found is not None:
                 outcomes.setdefault(target, []).append(found)
-                self._say(f"{what}, round {number + 1}, {target.name}: {found.requests_s:.2f} requests/s")
+                self._say(f"open loop, round {number + 1}, {target.name}: TTFT mean {_shown(found.ttft_mean_s)} s")
         return {target: medians(found) for target, found in outcomes.items()}
 
     def _tried(self, target: Target, run: Callable[[Target], Outcome]) -> Outcome | None:
@@ -108,24 +114,21 @@ class Contest:
             self._give_up(target.front, str(error))
             return None
 
-    def _closed(self, target: Target) -> Outcome:
+    def _saturation(self, target: Target) -> Outcome:
         plan = self._plan
-        seconds = plan.seconds if target.reuse else 2 * plan.seconds
-        return self._load(self._running[target.front], self._users(target), plan.warm_up, seconds)
+        options = {"users": plan.users, "spawn-rate": plan.users, **self._conversations(target)}
+        found = self._load(self._running[target.front], options, plan.warm_up, plan.seconds_of(target))
+        self._say(f"closed loop, {target.name}: {found.requests_s:.2f} requests/s")
+        return found
 
     def _open(self, target: Target) -> Outcome:
-        """A closed loop goes before, so that the conversations do not all come to empty caches at once."""
-        plan, front = self._plan, self._running[target.front]
-        self._load(front, self._users(target), 0.0, plan.warm_up)
+        plan = self._plan
         options = {"rate": self.results.rate, "open-conversations": plan.users, **self._conversations(target)}
-        return self._load(front, options, plan.settle_s, plan.seconds, stop_s=_OPEN_STOP_S, again=True)
-
-    def _users(self, target: Target) -> dict[str, object]:
-        return {"users": self._plan.users, "spawn-rate": self._plan.users, **self._conversations(target)}
+        return self._load(self._running[target.front], options, plan.warm_up, plan.seconds, stop_s=_OPEN_STOP_S)
 
     def _conversations(self, target: Target) -> dict[str, object]:
-        """Those under way, and whether what was sent before may be found again."""
-        options = {**self._plan.traffic, "aged": self._plan.users}
+        """Those under way, of which each is in the caches before anything counts, and whether they may be found."""
+        options = {**self._plan.traffic, "aged": self._plan.users, "settle": self._plan.settle_s}
         return options if target.reuse else {**options, "no-reuse": True}
 
     def _load(
@@ -136,16 +139,21 @@ class Contest:
         seconds: float,
         *,
         stop_s: float = _STOP_S,
-        again: bool = False,
     ) -> Outcome:
-        """Texts are new in each run, so that it does not find what another has left; `again`: those of the last run."""
-        self._texts += not again
-        own = {"salt": f"texts-{self._texts}", "seed": self._plan.seed, "model": self._model, "warm-up": warm_up}
+        """Texts are new in each run, so that it does not find what another has left."""
+        self._texts += 1
+        own = {
+            "salt": f"texts-{self._texts}",
+            "seed": self._plan.seed,
+            "model": self._model,
+            "warm-up": warm_up,
+            "window": seconds,
+        }
         await_idle(agent.url for agent in self._agents)
         with Watch(self._agents, front) as watch:
             summary = Traffic(front.url, warm_up + seconds, stop_s, {**own, **options}).run(self._folder)
         self.results.summaries.append({"front": front.name, "options": {**own, **options}, **summary})
-        return outcome(summary, watch, self._profile)
+        return outcome(summary, watch.within(*summary["window"]), self._profile)
 
     def _best_peer(self) -> float:
         """Requests per second; of Trunkline itself if it is alone."""
@@ -171,10 +179,12 @@ class Contest:
         options = {**hot, "rate": self.results.hot_rate}
 
         def measured(target: Target) -> Outcome:
-            return self._load(self._running[target.front], options, 0.0, plan.seconds, stop_s=_OPEN_STOP_S)
+            found = self._load(self._running[target.front], options, 0.0, plan.seconds, stop_s=_OPEN_STOP_S)
+            self._say(f"hot prefix, {target.name}: busiest agent {_shown(found.work_max_over_mean)} x the mean")
+            return found
 
-        for target in self._present(plan.open_targets):
-            found = self._tried(target, measured)
-            if found is not None:
-                self.results.hot[target] = found
-                self._say(f"hot prefix, {target.name}: busiest agent {found.work_max_over_mean or 0:.2f} x the mean")
+        self.results.hot = self._once(self._present(plan.open_targets), measured)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

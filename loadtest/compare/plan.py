@@ -1,14 +1,15 @@
 """What is compared, in which order, and how long it takes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 REUSE_OFF = "reuse off"
 
-_RUN_S = 7.0
+_RUN_S = 6.0
 """Of a run beside its time: locust's start, its last answers, the agents' return to rest."""
-_SETTLE_S = 3.0
+_OVERLOADED_S = 10.0
+"""More of those of an open loop that is asked more than it can do."""
 _START_S = 8.0
 """Of a router or the agents."""
 
@@ -45,12 +46,15 @@ class Plan:
     agents: int = 4
     profile: str = "llama-70b-4xh100"
     time_scale: float = 1.0
-    users: int = 160
+    users: int = 100
     rounds: int = 2
-    seconds: float = 12.0
+    """Of the open loop, for those that can do its rate: the others' figures say how long they were asked too much."""
+    seconds: float = 15.0
     """Of each run that count; twice as many without reuse, where requests take so long that they end in waves."""
-    warm_up: float = 8.0
-    """Of each run before that: the conversations under way come into the caches."""
+    warm_up: float = 45.0
+    """Of each run before that, at most: it ends when every conversation under way has had an answer."""
+    settle_s: float = 2.0
+    """From then on until it counts."""
     share: float = 0.8
     """Of the best peer's saturation: the rate in the open loop."""
     seed: int = 0
@@ -61,29 +65,31 @@ class Plan:
     """The hot prefix: a prompt that 95 % share, and what follows it."""
 
     @property
-    def settle_s(self) -> float:
-        """Of a run of the open loop before it counts, when its conversations are in the caches already."""
-        return min(_SETTLE_S, self.warm_up)
-
-    @property
     def open_targets(self) -> list[Target]:
         """Without reuse the rate of the others would only fill queues."""
         return [target for target in TARGETS if target.reuse]
 
-    def rotated(self, targets: "list[Target]") -> Iterator[tuple[int, Target]]:
+    def seconds_of(self, target: Target) -> float:
+        return self.seconds if target.reuse else 2 * self.seconds
+
+    def rotated(self, targets: list[Target], again: Callable[[Target], bool]) -> Iterator[tuple[int, Target]]:
         """Rounds in which the targets take turns, each round beginning with the next one.
 
-        Those without reuse, far behind all others, are in the first round only.
+        From the second round on with those only of which `again` says so.
         """
         for number in range(self.rounds):
             at = number % len(targets)
-            yield from ((number, target) for target in targets[at:] + targets[:at] if target.reuse or not number)
+            yield from ((number, target) for target in targets[at:] + targets[:at] if not number or again(target))
 
-    def estimate_s(self, missing: int) -> float:
-        """With so many routers that are not there."""
+    def estimate_s(self, missing: int, begin_s: float) -> float:
+        """With so many routers that are not there, where all conversations begin in `begin_s` seconds.
+
+        Of those that are there half can do the rate of the open loop.
+        """
+        run_s = min(self.warm_up, begin_s + self.settle_s) + _RUN_S
+        closed = sum(run_s + self.seconds_of(target) for target in TARGETS[missing:])
         present = len(self.open_targets) - missing
-        once = len(TARGETS) - len(self.open_targets)
-        closed = (self.rounds * present + once) * (self.warm_up + self.seconds + _RUN_S) + once * self.seconds
-        opened = self.rounds * present * (self.warm_up + self.settle_s + self.seconds + 2 * _RUN_S)
+        able = (present + 1) // 2
+        opened = (present + (self.rounds - 1) * able) * (run_s + self.seconds) + (present - able) * _OVERLOADED_S
         hot = (present + 1.5) * (self.seconds + _RUN_S)
         return _START_S * (1 + present) + closed + opened + hot

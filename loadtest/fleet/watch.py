@@ -47,6 +47,15 @@ class Watch(Periodic):
             usage = None
         self.looks.append(Look(time.monotonic(), tuple(_asked(agent.url) for agent in self.agents), usage))
 
+    def within(self, begin: float, end: float) -> "Watch":
+        """What was seen from the last look before `begin` to the first one after `end`, in seconds since the epoch."""
+        ahead = time.time() - time.monotonic()
+        before = [look for look in self.looks if look.at + ahead <= begin]
+        after = [look for look in self.looks if look.at + ahead >= end]
+        first = before[-1].at if before else self.looks[0].at
+        last = after[0].at if after else self.looks[-1].at
+        return Watch(self.agents, self.front, [look for look in self.looks if first <= look.at <= last])
+
     @property
     def front_cpu_s(self) -> float | None:
         """CPU time of the router meanwhile; None if it was not running all the time."""

@@ -43,6 +43,8 @@ def add_options(parser: ArgumentParser) -> None:
     add("seed", int, "Of every choice left to chance.")
     add("model", str, "Name of the model. Empty: the first that the server lists.")
     add("warm_up", float, "Seconds at the beginning that do not count.")
+    add("settle", float, "Not 0: the warm-up ends so long after every first conversation has an answer.")
+    add("window", float, "Seconds that count, with which the run ends. 0: all until its end.")
     add("max_open", int, "Requests under way in an open loop.")
     group.add_argument("--skip-bad", action=BooleanOptionalAction, default=plain.skip_bad, help="Leave out bad lines.")
     group.add_argument("--reuse", action=BooleanOptionalAction, default=plain.reuse, help="No: nothing is sent twice.")

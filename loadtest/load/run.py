@@ -43,7 +43,9 @@ class Run:
         )
         self._skipped = trace.skipped if trace is not None else 0
         self.began = time.monotonic()
-        self._opens = self.began + settings.warm_up
+        self.opens = self.began + settings.warm_up
+        """When the window begins; `settle` may put it forward."""
+        self._unsettled = 0
         self._closed: float | None = None
         self._meter = Meter()
 
@@ -67,15 +69,35 @@ class Run:
         else:
             self._idle.append(conversation)
 
+    def settle(self, conversations: int) -> None:
+        """So many are expected to be answered before the window begins, each by one call of `settled`."""
+        self._unsettled = conversations
+
+    def settled(self) -> None:
+        """A conversation has its first answer, or what was got instead. Of more than expected nothing comes."""
+        self._unsettled -= 1
+        if self._unsettled == 0:
+            self.opens = min(self.opens, time.monotonic() + self.settings.settle)
+            self._meter = Meter()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed is not None
+
+    @property
+    def left(self) -> float:
+        """Seconds to the end of the window."""
+        return self.opens + self.settings.window - time.monotonic()
+
     def count(self, request: Request, answer: Answer) -> None:
         """Judges the answer, and counts it if it belongs to the window; a wrong one always."""
         if self._check is not None and answer.text and not self._check(request, answer):
             answer.error = WRONG
-        if self._opens <= answer.due and (self._closed is None or answer.due <= self._closed):
+        if self.opens <= answer.due and (self._closed is None or answer.due <= self._closed):
             self.tally.add(request, answer, checked=self._check is not None)
         elif answer.error == WRONG:
             self.tally.errors[WRONG] += 1
-        if self._opens <= answer.last and self._closed is None and answer.whole:
+        if self.opens <= answer.last and self._closed is None and answer.whole:
             self.tally.ended.update(counted(answer))
 
     def refuse(self) -> None:
@@ -93,7 +115,9 @@ class Run:
         self.close()
         closed = self._closed or self.began
         return {
-            **self.tally.summary(max(1e-3, closed - self._opens)),
+            **self.tally.summary(max(1e-3, closed - self.opens)),
+            "window": [self.started + at - self.began for at in (self.opens, closed)],
+            "unsettled": max(0, self._unsettled),
             "unfinished": self.under_way,
             "skipped_trace_lines": self._skipped,
             "client_cpu": self._meter.process_cpu,

@@ -71,6 +71,10 @@ class Settings:
     """Empty: the first one that the server lists."""
     warm_up: float = 0.0
     """Answers to what was sent in these first seconds do not count."""
+    settle: float = 0.0
+    """If not 0, the warm-up ends sooner: so long after each of the first conversations has its first answer."""
+    window: float = 0.0
+    """Seconds that count; the run ends with them. 0: it goes on until something else ends it."""
     max_open: int = 2000
     """Requests under way in an open loop; beyond it arrivals count as errors."""
 
@@ -103,6 +107,8 @@ class Settings:
             ("think", 0),
             ("rate", 0),
             ("warm_up", 0),
+            ("settle", 0),
+            ("window", 0),
             ("aged", 0),
             ("zipf", 0),
             ("stretch", 1e-6),
@@ -115,6 +121,8 @@ class Settings:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be from 1 to {MAX_TOKENS}")
         if self.trace is not None and self.rate:
             raise ConfigError(f"--rate {self.rate:g} and --trace exclude each other: a trace has its own arrivals")
+        if self.settle and self.trace is not None:
+            raise ConfigError(f"--settle {self.settle:g} and --trace exclude each other: a trace has no conversations")
         if self.burst > 1 and not self.rate:
             raise ConfigError(f"--burst {self.burst} needs a --rate")
 

@@ -3,24 +3,39 @@
 import pytest
 
 from trunkline.agent.engine.emulated.profile import find_profile
-from trunkline.loadtest.compare.bound import best_speedup
-from trunkline.loadtest.compare.plan import TARGETS, Plan
+from trunkline.loadtest.compare.bound import begin_s, best_speedup
+from trunkline.loadtest.compare.plan import OURS, TARGETS, Plan
 from trunkline.shared.errors import ConfigError
 
 PROFILE = find_profile("llama-70b-4xh100")
+CONVERSATIONS = {"turns": "8:24", "tool-share": "0.3"}
 
 
-def test_targets_take_turns_and_those_without_reuse_come_once() -> None:
-    order = [(number, target.name) for number, target in Plan(rounds=2).rotated(list(TARGETS))]
-    assert len(order) == len(set(order)) == 12
+def test_targets_take_turns_and_those_that_are_behind_come_once() -> None:
+    able = TARGETS[:2]
+    order = [(number, target.name) for number, target in Plan(rounds=2).rotated(list(TARGETS), able.__contains__)]
+    assert len(order) == len(set(order)) == 9
     assert order[0][1] == "trunkline"
     assert order[7] == (1, "sglang-cache-aware"), "the second round begins with another one"
-    assert [name for _, name in order].count("trunkline, reuse off") == 1
+    assert [name for _, name in order].count("trunkline") == 2
+
+
+def test_without_reuse_a_run_takes_twice_as_long() -> None:
+    plan = Plan()
+    assert plan.seconds_of(TARGETS[-1]) == 2 * plan.seconds_of(OURS)
 
 
 def test_the_default_comparison_takes_under_15_minutes() -> None:
-    assert Plan().estimate_s(missing=0) < 15 * 60
-    assert Plan().estimate_s(missing=2) < Plan().estimate_s(missing=0)
+    plan, begins = Plan(), begin_s(CONVERSATIONS, PROFILE, Plan().users, Plan().agents)
+    assert plan.estimate_s(0, begins) < 15 * 60
+    assert plan.estimate_s(2, begins) < plan.estimate_s(0, begins) < plan.estimate_s(0, 2 * begins)
+
+
+def test_all_conversations_begin_with_what_was_said_in_them() -> None:
+    begins = begin_s(CONVERSATIONS, PROFILE, 100, 4)
+    assert begins == pytest.approx(2 * begin_s(CONVERSATIONS, PROFILE, 100, 8))
+    least, most = (PROFILE.prefill_s(0, tokens) * 100 / 4 for tokens in (2048, 7700))
+    assert least < begins < most, "they are in their midst"
 
 
 def test_what_reuse_can_bring_at_best() -> None:

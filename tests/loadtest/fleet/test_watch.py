@@ -1,5 +1,7 @@
 """What is made of the looks at agents and router."""
 
+import time
+
 import pytest
 
 from tests.loadtest.fleet.looks import counted, watched
@@ -30,3 +32,13 @@ def test_when_each_agent_began_to_work() -> None:
     idle = watched((0.0, (counted(),), None), (1.0, (counted(),), None))
     assert idle.first_work() == [None]
     assert (idle.front_cpu_s, idle.front_peak_bytes) == (None, None)
+
+
+def test_what_was_seen_within_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 10.0)
+    watch = watched(*((float(at), (counted(prompt=100 * at),), Usage(at, 0)) for at in range(10)))
+    part = watch.within(993.5, 996.5)
+    assert [look.at for look in part.looks] == [3.0, 4.0, 5.0, 6.0, 7.0]
+    assert (part.seconds, part.front_cpu_s, part.grown("prompt_tokens_total")) == (4.0, 4.0, [400.0])
+    assert watch.within(0.0, 2000.0).looks == watch.looks

@@ -14,6 +14,8 @@ import pytest
 from tests.loadtest.load.stub import Stub, serving
 
 ROOT = Path(__file__).parents[3]
+_HANGS_S = 120.0
+"""Locust takes a second to start, and half a minute on a machine that has much else to do."""
 SMALL = [
     "--inputs",
     "64:200",
@@ -36,7 +38,7 @@ def command(*arguments: object) -> list[str]:
 
 def headless(reports: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     line = command("--headless", "--reports", reports, *SMALL, *arguments)
-    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, capture_output=True, text=True, timeout=_HANGS_S)
 
 
 def the_report(reports: Path) -> dict[str, Any]:
@@ -63,6 +65,20 @@ def test_a_closed_loop_of_conversations_leaves_a_report(tmp_path: Path) -> None:
     configuration = json.loads(next(tmp_path.glob("*/configuration.json")).read_text())
     assert configuration["settings"]["turns"] == [3, 3]
     assert configuration["load"]["users"] == 4
+
+
+@pytest.mark.parametrize(("loop", "first"), [(("-u", 5), 5), (("--rate", 20, "--open-conversations", 7), 7)])
+def test_a_run_that_settles_ends_with_its_window(tmp_path: Path, loop: tuple[object, ...], first: int) -> None:
+    settles = ("--turns", 3, "--think", 0.1, "--warm-up", 50, "--settle", 0.3, "--window", 1)
+    with serving(Stub()) as stub:
+        run = headless(tmp_path, "--host", stub.url, *loop, *settles)
+    assert run.returncode == 0, run.stderr
+    summary = the_report(tmp_path)
+    assert summary["unsettled"] == 0
+    assert 0 < summary["requests"] <= len(stub.bodies) - first, "the first of each conversation do not count"
+    begin, end = summary["window"]
+    assert end - begin == pytest.approx(summary["seconds"])
+    assert summary["seconds"] >= 1
 
 
 def test_errors_are_counted_by_their_kind_and_end_in_the_exit_status(tmp_path: Path) -> None:
@@ -131,7 +147,7 @@ def test_the_web_page_starts_a_run_and_a_bad_one_leaves_it_serving(tmp_path: Pat
 
 
 def _until(true: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + _HANGS_S
     while time.monotonic() < deadline:
         try:
             if true():
@@ -139,4 +155,4 @@ def _until(true: Any) -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    pytest.fail("nothing has happened in 30 s")
+    pytest.fail(f"nothing has happened in {_HANGS_S:.0f} s")

@@ -33,6 +33,28 @@ def test_what_was_due_in_the_warm_up_does_not_count() -> None:
     assert run.tally.ended["requests"] == 2, "what ended in the window was carried in it"
 
 
+def test_the_warm_up_ends_once_every_first_conversation_has_an_answer() -> None:
+    run = made(replace(SETTINGS, warm_up=50.0, settle=0.5, window=10.0))
+    run.settle(2)
+    run.settled()
+    assert run.opens == run.began + 50.0
+    assert run.summary()["unsettled"] == 1
+    run.settled()
+    opens = run.opens
+    assert run.began + 0.5 <= opens < run.began + 50.0
+    assert run.left <= 10.5
+    run.settled()
+    assert run.opens == opens, "what is answered later changes nothing"
+    assert run.summary()["unsettled"] == 0
+
+
+def test_the_warm_up_never_takes_longer_than_it_may() -> None:
+    run = made(replace(SETTINGS, warm_up=0.2, settle=60.0))
+    run.settle(1)
+    run.settled()
+    assert run.opens == run.began + 0.2
+
+
 def test_a_wrong_answer_is_an_error_and_what_was_given_up_is_none() -> None:
     run = made(check=lambda request, answer: answer.text == "yes")
     request = run.new_conversation().next()

@@ -40,6 +40,9 @@ def test_options_are_read() -> None:
         ("--rate", "-1"),
         ("--think", "nan"),
         ("--burst", "2"),
+        ("--settle", "-1"),
+        ("--settle", "2", "--trace", "t.jsonl"),
+        ("--window", "inf"),
     ],
 )
 def test_a_bad_value_is_named(arguments: tuple[str, str]) -> None:
