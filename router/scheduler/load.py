@@ -59,7 +59,8 @@ class NodeLoad:
         "_shared",
         "_sizes",
         "_work_at",
-        "_work_share",
+        "_work_pairs",
+        "_work_tokens",
         "bus",
         "excess",
         "fill",
@@ -148,13 +149,14 @@ class NodeLoad:
         """Prefill of such requests."""
         self._believed_until = now
         """Until then the last report counts."""
-        self._work_share = 0.0
+        self._work_tokens = self._work_pairs = 0.0
+        """What was placed lately, older placements fading: as of `_work_at`."""
         self._work_at = now
         self.settle()
 
     def place(self, uncached: int, matched: int, now: float) -> int:
         """A request is sent. Returns what `begin` wants back: when."""
-        count, prices = pairs(uncached, matched), self._prices
+        count = pairs(uncached, matched)
         self.running += 1
         self.pending += uncached
         self._pairs += count
@@ -162,8 +164,9 @@ class NodeLoad:
         shared = self._shared
         window = self._recent.place(uncached, self.pending + shared.pending, self.running + shared.running, now)
         self._change()
-        work_s = (prices.per_token * uncached + prices.per_pair * count) * self.pace.slowness
-        self._work_share = self._recent_work(now) + work_s / _WORK_WINDOW_S
+        kept = self._kept(now)
+        self._work_tokens = self._work_tokens * kept + uncached
+        self._work_pairs = self._work_pairs * kept + count
         self._work_at = now
         return window
 
@@ -188,8 +191,7 @@ class NodeLoad:
 
     def report(self, load: Load, now: float) -> None:
         """The node says itself how busy it is."""
-        if load.prefill_rate > 0 and not self._prices.learned:
-            self._prices.assume(load.prefill_rate)
+        self._prices.told(load.prefill_rate)
         shared = self._shared
         self._recent.turn(self.pending + shared.pending, self.running + shared.running, now)
         self._reported = load.backlog_tokens
@@ -281,4 +283,10 @@ class NodeLoad:
         self._row.account(self.fill, self._reported_at, wait_s, self.excess, bus.host_s, bus.disk_s, passes)
 
     def _recent_work(self, now: float) -> float:
-        return self._work_share * math.exp((self._work_at - now) / _WORK_WINDOW_S)
+        """Share of its time, at the prices of now: what they were when it was placed may have been far off."""
+        prices = self._prices
+        seconds = self._work_tokens * prices.per_token + self._work_pairs * prices.per_pair
+        return seconds * self.pace.slowness * self._kept(now) / _WORK_WINDOW_S
+
+    def _kept(self, now: float) -> float:
+        return math.exp((self._work_at - now) / _WORK_WINDOW_S)

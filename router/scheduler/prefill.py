@@ -38,10 +38,21 @@ def pairs(tokens: int, matched: int) -> int:
 class Prices:
     """Of the fleet. Seconds per token and pair."""
 
-    __slots__ = ("_pair_pair", "_pair_s", "_token_pair", "_token_s", "_token_token", "learned", "per_pair", "per_token")
+    __slots__ = (
+        "_evidence",
+        "_pair_pair",
+        "_pair_s",
+        "_rate",
+        "_token_pair",
+        "_token_s",
+        "_token_token",
+        "per_pair",
+        "per_token",
+    )
 
     def __init__(self, rate: float) -> None:
-        self.learned = False
+        self._rate = 0.0
+        """The best that a node told, tokens per second."""
         self.assume(rate)
 
     @classmethod
@@ -59,6 +70,18 @@ class Prices:
         self._token_token = _PRIOR_S * rate * rate
         self._token_s = _PRIOR_S * rate
         self._token_pair = self._pair_pair = self._pair_s = 0.0
+        self._evidence = 0.0
+        """What was learned since, in seconds."""
+
+    def told(self, rate: float) -> None:
+        """A node says how many tokens it computes per second; 0: it does not know.
+
+        Until more is learned than was assumed, the best of what nodes say is. Of a few tokens, such as those that ask
+        whether a server is there, it is far too low, for every step has a fixed part.
+        """
+        if rate > self._rate and self._evidence < _PRIOR_S:
+            self._rate = rate
+            self.assume(rate)
 
     def seconds(self, tokens: int, matched: int) -> float:
         """Of prefill of so many new tokens after a matched prefix."""
@@ -74,7 +97,7 @@ class Prices:
         self._pair_pair = self._pair_pair * keep + weight * count * count
         self._token_s = self._token_s * keep + weight * tokens * seconds
         self._pair_s = self._pair_s * keep + weight * count * seconds
-        self.learned = True
+        self._evidence += evidence
         # Least squares, with neither price below its bound.
         ridged = self._pair_pair * (1.0 + _RIDGE)
         alone = self._token_s / self._token_token

@@ -51,6 +51,18 @@ def test_what_others_sent_counts_on_top() -> None:
     assert load.fill == pytest.approx(0.5)
 
 
+def test_utilisation_is_priced_when_it_is_asked_for() -> None:
+    prices = Prices(RATE / 30)
+    load = fresh(prices=prices)
+    window = load.place(1000, 0, 0.0)
+    load.begin(1000, 0, window)
+    load.finish()
+    assert load.utilisation(0.0) == pytest.approx(3.0)
+    load.report(Load(prefill_rate=RATE), 0.0)
+    assert load.utilisation(0.0) == pytest.approx(0.1), "1 s in the last 10"
+    assert 0.03 < load.utilisation(10.0) < 0.04
+
+
 def test_old_report_is_not_believed() -> None:
     load = fresh()
     load.report(Load(backlog_tokens=5000, running=4, prefill_rate=RATE), 0.0)

@@ -41,6 +41,17 @@ def test_both_prices_are_learned_wherever_they_start(rate: float) -> None:
         assert expected == pytest.approx(real(tokens, matched), rel=0.1)
 
 
+def test_the_best_that_nodes_say_counts_until_more_is_learned() -> None:
+    prices, (pace, *_) = fleet(1)
+    for rate, expected in ((300.0, 300.0), (10_000.0, 10_000.0), (500.0, 10_000.0), (0.0, 10_000.0)):
+        prices.told(rate)
+        assert prices.seconds(1000, 0) == pytest.approx(1000 / expected)
+    for _ in range(10):
+        pace.learn(1000, 0, 0.1)
+    prices.told(1e6)
+    assert prices.seconds(1000, 0) == pytest.approx(0.1)
+
+
 def test_prompts_that_are_all_alike_say_nothing_about_pairs() -> None:
     prices, (pace, *_) = fleet(1)
     for _ in range(300):
