@@ -17,7 +17,7 @@ from trunkline.loadtest.compare.contest import Contest
 from trunkline.loadtest.compare.plan import OURS, Plan
 from trunkline.loadtest.fleet.command import new_folder, run, write_json
 from trunkline.loadtest.fleet.fronts import PEERS, Front, fronts
-from trunkline.shared.errors import ConfigError
+from trunkline.shared.errors import ConfigError, TrunklineError
 
 _PLAN = Plan()
 
@@ -40,7 +40,10 @@ def compare(
     peers: Annotated[Path, typer.Option(help="Folder of the peers' programs or virtual environments.")] = PEERS,
     out: Annotated[Path, typer.Option(help="Folder for picture, JSON and logs; made anew.")] = Path("bench-compare"),
 ) -> None:
-    """Trunkline and its peers in front of the same emulated agents, in turn: table, picture, JSON."""
+    """Trunkline and its peers in front of the same emulated agents, in turn: table, picture, JSON.
+
+    Raises TrunklineError, once all of that is there, if Trunkline is among those that failed.
+    """
     plan = Plan(agents, profile, time_scale, users, rounds, seconds, warm_up, seed=seed, traffic=_options(traffic))
     model = find_profile(profile)
     bound = best_speedup(plan.traffic, model)
@@ -68,6 +71,8 @@ def compare(
     whole = {"plan": asdict(plan), "best_speedup": bound, **table.json_of(results)}
     write_json(folder / "compare.json", whole)
     console.print(f"{folder}/compare.json, compare.png; {time.monotonic() - began:.0f} s", highlight=False)
+    if OURS in results.missing:
+        raise TrunklineError(f"{OURS.name} failed: {results.missing[OURS]}")
 
 
 def _chosen(found: dict[str, Front], only: str) -> dict[str, Front]:

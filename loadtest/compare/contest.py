@@ -38,7 +38,7 @@ class Results:
 
 
 class Contest:
-    """One comparison. Raises TrunklineError when agents or Trunkline's own router fail; peers' failures are results."""
+    """One comparison. A router that fails is a result. Raises TrunklineError when agents or Trunkline do not start."""
 
     def __init__(self, plan: Plan, fronts: dict[str, Front], folder: Path, say: Say) -> None:
         self._plan = plan
@@ -62,7 +62,10 @@ class Contest:
             self.results.rate = plan.share * self._best_peer()
             self._say(f"open loop: {self.results.rate:.2f} requests/s, {plan.share:.0%} of the best peer's saturation")
             self.results.open = self._rounds(self._present(plan.open_targets))
-            self._hot_prefix()
+            try:
+                self._hot_prefix()
+            except TrunklineError as error:
+                self._say(f"no hot prefix: {error}")
         return self.results
 
     def _start_fronts(self, stack: ExitStack) -> None:
@@ -103,14 +106,12 @@ class Contest:
         return {target: medians(found) for target, found in outcomes.items()}
 
     def _tried(self, target: Target, run: Callable[[Target], Outcome]) -> Outcome | None:
-        """None for a peer that fails, or has failed before."""
+        """None for a router that fails, or has failed before: what was measured of the others stays."""
         if target in self.results.missing:
             return None
         try:
             return run(target)
         except TrunklineError as error:
-            if target.front == OURS.front:
-                raise
             self._give_up(target.front, str(error))
             return None
 
@@ -156,9 +157,11 @@ class Contest:
         return outcome(summary, watch.within(*summary["window"]), self._profile)
 
     def _best_peer(self) -> float:
-        """Requests per second; of Trunkline itself if it is alone."""
-        peers = [found.requests_s for target, found in self.results.closed.items() if target.front != OURS.front]
-        return max(peers, default=self.results.closed[OURS].requests_s)
+        """Requests per second; of Trunkline itself if it is alone. Raises TrunklineError if there is nobody."""
+        found = {target: one.requests_s for target, one in self.results.closed.items()}
+        if not found:
+            raise TrunklineError(f"no router is left: {'; '.join(set(self.results.missing.values()))}")
+        return max((rate for target, rate in found.items() if target.front != OURS.front), default=found.get(OURS, 0.0))
 
     def _hot_prefix(self) -> None:
         """One prompt that nearly all share, which no agent has at first, at twice what one agent can do."""

@@ -78,7 +78,7 @@ class Plan:
         From the second round on with those only of which `again` says so.
         """
         for number in range(self.rounds):
-            at = number % len(targets)
+            at = number % max(1, len(targets))
             yield from ((number, target) for target in targets[at:] + targets[:at] if not number or again(target))
 
     def estimate_s(self, missing: int, begin_s: float) -> float:

@@ -71,8 +71,8 @@ def tables(results: Results) -> list[Table]:
 def findings(results: Results, bound: float) -> list[str]:
     """What the comparison was made for, each beside what was to be reached. `bound` is of the first."""
     lines = []
-    ours, base = results.closed[OURS], results.closed.get(BASE)
-    if base is not None and base.requests_s:
+    ours, base = results.closed.get(OURS), results.closed.get(BASE)
+    if ours is not None and base is not None and base.requests_s:
         lines.append(
             f"saturation: {ours.requests_s / base.requests_s:.2f} x {BASE.name} (wanted: 5; work allows {bound:.2f})"
         )
