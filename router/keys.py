@@ -63,9 +63,9 @@ class PromptKeys:
 
     def depths(self, counts: list[int]) -> list[int]:
         """Tokens that so many leading keys cover, for each of the counts."""
-        content, tokens = self._content, self.tokens
+        content = self._content
         if isinstance(content, array):
-            return [min(count * PAGE_TOKENS, tokens) for count in counts]
+            return [count * PAGE_TOKENS for count in counts]
         return [self._covered(content, count) for count in counts]
 
     def _covered(self, content: Canonical, count: int) -> int:

@@ -13,7 +13,7 @@ from statistics import fmean
 from trunkline.loadtest.bench.row import Row, row
 from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare
 from trunkline.loadtest.sim.cluster import Cluster
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.report import quantile
 from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.shared.errors import ConfigError

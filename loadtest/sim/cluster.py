@@ -20,7 +20,8 @@ from trunkline.loadtest.sim import events
 from trunkline.loadtest.sim.events import Change, EventLog
 from trunkline.loadtest.sim.fetch import Fetched, Fetcher
 from trunkline.loadtest.sim.host import HostTier
-from trunkline.loadtest.sim.node import EngineModel, Job
+from trunkline.loadtest.sim.job import Job
+from trunkline.loadtest.sim.node import EngineModel
 from trunkline.loadtest.sim.policies import POLICIES, Policy, Setup, View
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
 from trunkline.loadtest.sim.pooled import serve

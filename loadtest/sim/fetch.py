@@ -15,8 +15,9 @@ from functools import partial
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.loadtest.sim.host import HostTier
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.links import Flow, Links
-from trunkline.loadtest.sim.node import EngineModel, Job
+from trunkline.loadtest.sim.node import EngineModel
 from trunkline.loadtest.sim.policies.base import Setup
 from trunkline.shared.names import PAGE_TOKENS
 

@@ -10,67 +10,15 @@ import math
 from collections.abc import Callable
 
 from trunkline.agent.cache.cache import PageCache
-from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.emulated.profile import Profile, Step, pairs
-from trunkline.agent.engine.order import due, ends_step
+from trunkline.agent.engine.order import due, ends_step, kept
 from trunkline.agent.meter import Meter
+from trunkline.loadtest.sim.job import Job
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Load
 
 _RATE_WINDOW_S = 10.0
 _IDLE = math.inf
-
-
-class Job:
-    """One request on its way through a node. Tokens are the trace's, times are seconds of the caller's clock."""
-
-    __slots__ = (
-        "arrived_at",
-        "cached",
-        "chain",
-        "computed",
-        "expected",
-        "fetch_s",
-        "finished_at",
-        "first_token_at",
-        "generated",
-        "index",
-        "lead_s",
-        "output_tokens",
-        "pages",
-        "promoted",
-        "prompt_tokens",
-        "pull_from",
-        "pulled",
-        "session",
-        "started_at",
-    )
-
-    def __init__(
-        self, index: int, chain: Chain, prompt_tokens: int, output_tokens: int, arrived_at: float, session: int = 0
-    ) -> None:
-        self.index = index
-        self.chain = chain
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.session = session
-        self.arrived_at = arrived_at
-        self.started_at = self.first_token_at = self.finished_at = 0.0
-        self.lead_s = 0.0
-        """What its router says of it; see `agent/engine/order.py`."""
-        self.pull_from: int | None = None
-        """A node that holds more of its prefix; set by the policy."""
-        self.expected = 0
-        """Prompt tokens in the cache, or on their way to it, when it joined the queue."""
-        self.promoted = self.pulled = 0
-        """Prompt tokens that came for it from the host tier, and from another node."""
-        self.fetch_s = 0.0
-        """Until they were there."""
-        self.cached = 0
-        """Prompt tokens in the cache when it was admitted: these are not computed."""
-        self.computed = 0
-        self.generated = 0
-        self.pages: list[int] = []
 
 
 class EngineModel:
@@ -97,6 +45,8 @@ class EngineModel:
         self._decodes: list[Job] = []
         self._context = 0
         """Tokens of context of all decodes."""
+        self._led = 0
+        """Jobs that have a lead."""
         self._chunks: list[tuple[Job, int]] = []
         """What the step in progress computes of prompts."""
         self._began = 0.0
@@ -108,16 +58,16 @@ class EngineModel:
 
     def submit(self, job: Job, now: float, *, ready: bool = True) -> None:
         """Into the queue; not `ready`: it is passed over until it has `arrived`."""
+        self._led += job.lead_s > 0.0
         if ready:
-            self._waiting.append(job)
-            self._join(now)
+            self._enter(job, now)
         else:
             self._fetching.add(job)
 
     def arrived(self, job: Job, now: float) -> None:
         """Its pages have come: it takes the place in the queue that it would have had."""
         self._fetching.remove(job)
-        self.submit(job, now)
+        self._enter(job, now)
 
     def freed(self, now: float) -> None:
         """Pages that others held are evictable again."""
@@ -174,8 +124,9 @@ class EngineModel:
         lefts = ((other, self._left(other)) for other in queue if other is not job)
         return planned + sum(tokens for other, tokens in lefts if due_at(other, tokens) <= its)
 
-    def _join(self, now: float) -> None:
-        """Somebody joined the queue: a stretch of decode ends, an idle engine begins."""
+    def _enter(self, job: Job, now: float) -> None:
+        """Into the queue: a stretch of decode ends, an idle engine begins."""
+        self._waiting.append(job)
         if self.wake == _IDLE:
             self._begin(now)
         elif self._steps > 1:
@@ -185,12 +136,14 @@ class EngineModel:
         """Plans the next step."""
         profile, decodes = self._profile, len(self._decodes)
         budget = profile.step_tokens - decodes
+        spare = kept(budget, self._led) if self._patience else 0
         chunks: list[tuple[Job, int]] = []
         admits = True
-        complete = 0
+        complete: list[float] = []
         queue = self._queue()
         for place, job in enumerate(queue):
-            if budget <= 0 or self._ends(job, budget, complete, len(queue) - place):
+            count = budget if job.lead_s else budget - spare
+            if count <= 0 or self._ends(job, count, complete, len(queue) - place):
                 break
             if not job.pages:
                 admits = admits and len(self._prefills) + decodes < profile.max_running and self._admit(job, now)
@@ -198,8 +151,9 @@ class EngineModel:
                     continue
                 self._waiting.remove(job)
                 self._prefills.append(job)
-            budget -= self._take(job, budget, chunks)
-            complete += job.computed == job.prompt_tokens
+            budget -= self._take(job, count, chunks)
+            if job.computed == job.prompt_tokens:
+                complete.append(job.lead_s)
         self._chunks, self._began = chunks, now
         if chunks:
             tokens = sum(count for _, count in chunks)
@@ -223,10 +177,11 @@ class EngineModel:
         patience = self._patience / rate if rate else 0.0
         return lambda job, left: due(job.arrived_at, left, patience, lead_s=job.lead_s)
 
-    def _ends(self, job: Job, budget: int, complete: int, waiting: int) -> bool:
-        """Whether the step had better end before this prompt."""
-        tokens = min(budget, self._left(job))
-        return self._patience > 0 and ends_step(tokens, complete, waiting, self._profile.step_tokens)
+    def _ends(self, job: Job, count: int, complete: list[float], waiting: int) -> bool:
+        """Whether the step had better end before this prompt, which may take so many tokens. `complete`: leads of those
+        that it completes."""
+        tokens = min(count, self._left(job))
+        return self._patience > 0 and ends_step(tokens, job.lead_s, complete, waiting, self._profile.step_tokens)
 
     def _left(self, job: Job) -> int:
         """Tokens of a prompt still to compute, as far as is known."""
@@ -285,6 +240,7 @@ class EngineModel:
 
     def _finish(self, job: Job, now: float) -> None:
         job.finished_at = now
+        self._led -= job.lead_s > 0.0
         self._cache.end(job.chain, job.pages, job.generated)
         job.pages = []
         self.finished.append(job)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trunkline.loadtest.sim.cluster import Cluster
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies import Setup
 from trunkline.loadtest.sim.policies.base import View
 from trunkline.loadtest.sim.policies.trunkline import MODEL, Trunkline

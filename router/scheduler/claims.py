@@ -36,9 +36,12 @@ def sample(keys: bytes) -> bytes:
 
 
 def unsampled(counts: list[int], keys: bytes) -> list[int]:
-    """How many keys of the chain so many leading keys of its sample stand for, for each of the counts."""
-    most = len(keys) // _KEY_BYTES
-    return [min(spanned(count), most) for count in counts]
+    """How many keys of the chain so many leading keys of its sample stand for, for each of the counts (ascending)."""
+    if not counts or counts[-1] <= DENSE:
+        return counts
+    whole = list(map(spanned, counts))
+    whole[-1] = min(whole[-1], len(keys) // _KEY_BYTES)  # The last group of a chain may be a smaller one.
+    return whole
 
 
 def spanned(count: int) -> int:

@@ -257,6 +257,29 @@ def test_a_tenant_that_is_behind_does_not_wait_for_what_others_have_waited(
     assert bench.plan()[0][0] is (long, short)[first]
 
 
+@pytest.mark.parametrize(("leads", "together"), [((0.0, 0.0), True), ((9.0, 3.0), True), ((9.0, 0.0), False)])
+def test_of_the_tenant_ahead_nothing_rides_along_with_a_prompt_of_another(
+    leads: tuple[float, float], together: bool
+) -> None:
+    bench = Bench(pages=100, prefill_rate=100.0, max_running=4, step_tokens=64)
+    first = bench.add(range(16), max_tokens=1, lead_s=leads[0])
+    second = bench.add(range(1000, 1001), max_tokens=1, at=1.0, lead_s=leads[1])
+    assert [s for s, _, _ in bench.plan()] == [first, second][: 1 + together]
+
+
+@pytest.mark.parametrize(("patience", "count"), [(4.0, 15), (0.0, 63)])
+def test_the_tenant_ahead_takes_a_quarter_of_a_step_while_the_node_has_requests_of_others(
+    patience: float, count: int
+) -> None:
+    bench = Bench(pages=100, prefill_rate=100.0, patience=patience, max_running=4, step_tokens=64)
+    bench.add(range(16), lead_s=9.0)
+    bench.step()
+    long = bench.add(range(1000, 1200), at=1.0)
+    assert bench.plan()[1:] == [(long, 0, count)]
+    bench.scheduler.remove(bench.scheduler.running[0])
+    assert bench.plan() == [(long, count, 64)]
+
+
 def test_who_waits_for_pages_is_not_passed_by_who_needs_fewer() -> None:
     bench = Bench(pages=12, prefill_rate=100.0, max_running=4, step_tokens=64)
     running = bench.add(range(64), max_tokens=1000)

@@ -6,7 +6,7 @@ import pytest
 
 from trunkline.agent.engine.emulated.profile import PROFILES
 from trunkline.loadtest.sim.cluster import Cluster, Outcome
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies import POLICIES, Setup
 from trunkline.loadtest.sim.policies.plain import RoundRobin
 from trunkline.loadtest.sim.pooled import pooled

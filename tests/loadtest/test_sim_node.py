@@ -8,7 +8,8 @@ from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.emulated.profile import Profile, Step, pairs
 from trunkline.loadtest.sim.events import EventLog
-from trunkline.loadtest.sim.node import EngineModel, Job
+from trunkline.loadtest.sim.job import Job
+from trunkline.loadtest.sim.node import EngineModel
 from trunkline.shared.namespace import Namespace
 
 BLOCK = 32

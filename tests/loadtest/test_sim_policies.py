@@ -4,7 +4,7 @@ import pytest
 
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.emulated.profile import PROFILES
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies import POLICIES, Policy, Setup, View, find_policies
 from trunkline.loadtest.sim.policies.llmd import queue_scores
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE

@@ -16,7 +16,7 @@ from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.entry import GONE
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.sequence import Sequence, pages_for
-from trunkline.agent.engine.order import due, ends_step
+from trunkline.agent.engine.order import due, ends_step, kept
 from trunkline.shared.names import PAGE_TOKENS
 
 MOST_FETCHES = 4
@@ -47,6 +47,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         """In order of admission."""
         self.preemptions = 0
+        self._led = 0
+        """Sequences that have a lead."""
         self._coming = 0
         """Pages that the sequences will need who have been found to wait for a lower tier in this turn."""
         self._computing: dict[int, Sequence] = {}
@@ -62,6 +64,7 @@ class Scheduler:
         below = sequence.fetch.expected if sequence.fetch else 0
         sequence.expected = (len(pages) + below) * PAGE_TOKENS
         self.waiting.append(sequence)
+        self._led += sequence.generation.lead_s > 0.0
 
     def schedule(self, prefill_rate: float) -> list[Chunk]:
         """The chunks of the next step; their pages are there. Empty: nothing can run.
@@ -74,20 +77,23 @@ class Scheduler:
         self._coming = 0
         for sequence in [sequence for sequence in self.running if sequence.missing == 1]:
             budget -= self._extend(sequence, budget, chunks)
+        spare = kept(budget, self._led) if self._limits.patience else 0
         admits = True
-        complete = 0
+        complete: list[float] = []
         queue = self._queue(prefill_rate)
         for place, sequence in enumerate(queue):
-            if not budget or self._ends(sequence, budget, complete, len(queue) - place):
+            count = budget if sequence.generation.lead_s else budget - spare
+            if count <= 0 or self._ends(sequence, count, complete, len(queue) - place):
                 break
             if sequence.admitted:
-                budget -= self._extend(sequence, budget, chunks)
+                budget -= self._extend(sequence, count, chunks)
             # A sequence that was preempted just now must not get the pages back at once.
             elif admits and preempted == self.preemptions and sequence.awaits not in self._computing:
-                admits = len(self.running) < self._limits.max_running and self._admit(sequence, budget, chunks)
+                admits = len(self.running) < self._limits.max_running and self._admit(sequence, count, chunks)
                 if sequence in chunks:
                     budget -= chunks[sequence].count
-            complete += sequence in chunks and chunks[sequence].samples
+            if sequence in chunks and chunks[sequence].samples:
+                complete.append(sequence.generation.lead_s)
         return list(chunks.values())
 
     def advance(self, chunk: Chunk) -> None:
@@ -104,6 +110,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Finished, cancelled or failed: its pages and its place are given back."""
+        self._led -= sequence.generation.lead_s > 0.0
         if sequence in self.running:
             self.running.remove(sequence)
             self._cache.end(sequence.chain, sequence.pages, sequence.outputs)
@@ -140,10 +147,11 @@ class Scheduler:
             key=lambda s: due(s.submitted_at, self._left(s), patience, s.generation.priority, s.generation.lead_s),
         )
 
-    def _ends(self, sequence: Sequence, budget: int, complete: int, waiting: int) -> bool:
-        """Whether the step had better end before this sequence."""
-        tokens = min(budget, self._left(sequence))
-        return self._limits.patience > 0 and ends_step(tokens, complete, waiting, self._limits.step_tokens)
+    def _ends(self, sequence: Sequence, count: int, complete: list[float], waiting: int) -> bool:
+        """Whether the step had better end before this sequence, which may take so many tokens. `complete`: leads of
+        those that it completes."""
+        tokens, lead_s = min(count, self._left(sequence)), sequence.generation.lead_s
+        return self._limits.patience > 0 and ends_step(tokens, lead_s, complete, waiting, self._limits.step_tokens)
 
     def _left(self, sequence: Sequence) -> int:
         """Tokens that a prompt still needs; none for one that was preempted in decode, whose reader waits already."""

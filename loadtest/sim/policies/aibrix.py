@@ -4,7 +4,7 @@ import math
 import statistics
 from collections import OrderedDict
 
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View, least
 
 _IMBALANCE = 8

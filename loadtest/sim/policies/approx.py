@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 
 
 class AssumedCache:

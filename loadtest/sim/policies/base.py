@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trunkline.agent.engine.emulated.profile import Profile
 from trunkline.kernels.core import PrefixIndex
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
 

@@ -2,7 +2,7 @@
 
 import math
 
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.approx import AssumedCache, match_ratio
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View, least
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View, least
 
 _HOST_CREDIT = 0.75

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 
 from trunkline.kernels.core import hash64
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View, least
 
 _VIRTUAL_NODES = 160

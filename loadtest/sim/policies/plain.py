@@ -1,6 +1,6 @@
 """Policies that do not look at prompts."""
 
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View, least
 
 

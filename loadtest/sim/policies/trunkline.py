@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trunkline.kernels.core import PrefixIndex
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View
 from trunkline.router.body import Prompt
 from trunkline.router.node import Node, NodeState

@@ -3,7 +3,7 @@
 from collections import deque
 
 from trunkline.kernels.core import PrefixIndex
-from trunkline.loadtest.sim.node import Job
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies.base import Policy, Setup, View
 from trunkline.loadtest.sim.policies.trunkline import Trunkline
 from trunkline.router.replicas.messages import Batch
