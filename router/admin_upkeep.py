@@ -31,11 +31,24 @@ def add_upkeep(app: FastAPI, context: Context, guard: Guard) -> None:
     async def pin(node: str, request: Request) -> Response:
         """Keeps the prefix that ends with the key there for `ttl` seconds."""
         body = decode(_decoder, await read_body(request, context.settings))
-        pinned = await upkeep.pin(node, body.key, body.ttl)
-        return Response(msgspec.json.encode(pinned), media_type="application/json")
+        return _json(await upkeep.pin(node, body.key, body.ttl))
+
+    @app.get("/admin/pins/{node:path}", dependencies=[Depends(guard.privileged)])
+    async def pins(node: str) -> Response:
+        """What is pinned there."""
+        return _json(await upkeep.pins(node))
+
+    @app.delete("/admin/pins/{node:path}/{pin}", dependencies=[Depends(guard.acting)])
+    async def unpin(node: str, pin: str) -> Response:
+        await upkeep.unpin(node, pin)
+        return Response(status_code=204)
 
     @app.delete("/admin/cache/{node:path}", dependencies=[Depends(guard.acting)])
     async def clear(node: str) -> Response:
         """Empties every tier there."""
         await upkeep.clear(node)
         return Response(status_code=204)
+
+
+def _json(message: object) -> Response:
+    return Response(msgspec.json.encode(message), media_type="application/json")

@@ -14,6 +14,8 @@ from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.errors import UNDECODABLE, TrunklineError
 
 CONNECT_S = 3.0
+MAX_MESSAGE = 200
+"""Characters of what a node says is wrong: it goes to logs and clients."""
 _T = TypeVar("_T")
 
 
@@ -74,9 +76,9 @@ async def order(
 def message_of(answer: bytes) -> str:
     """What a node says is wrong."""
     try:
-        return str(msgspec.json.decode(answer)["error"]["message"])
+        return str(msgspec.json.decode(answer)["error"]["message"])[:MAX_MESSAGE]
     except (*UNDECODABLE, KeyError, TypeError):
-        return answer[:200].decode(errors="replace").strip()
+        return answer[:MAX_MESSAGE].decode(errors="replace").strip()
 
 
 class _Question:

@@ -130,7 +130,7 @@ def _transfer(info: AgentInfo, url: str) -> str:
     if not info.transfer:
         return ""
     if not is_address(info.transfer):
-        raise ProbeError(f"transfer address {info.transfer!r} is not of the form host:port")
+        raise ProbeError(f"transfer address {info.transfer[:200]!r} is not of the form host:port")
     return _endpoint(f"tcp://{info.transfer}", url).removeprefix("tcp://")
 
 

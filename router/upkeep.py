@@ -2,6 +2,8 @@
 
 import asyncio
 from http import HTTPStatus
+from typing import TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -9,11 +11,12 @@ from trunkline.router.connection import NodeFailure
 from trunkline.router.fetch import CONNECT_S, fetch, message_of
 from trunkline.router.nodes import Node, Registry
 from trunkline.shared.errors import UNDECODABLE, RequestError
-from trunkline.shared.pins import CACHE_PATH, PINS_PATH, PinStatus
+from trunkline.shared.pins import CACHE_PATH, PINS_PATH, PinList, PinStatus
 
 ANSWER_S = 10.0
-MAX_ANSWER_BYTES = 1 << 16
+MAX_ANSWER_BYTES = 1 << 20
 _DONE = (HTTPStatus.OK, HTTPStatus.NO_CONTENT)
+_T = TypeVar("_T")
 
 
 class Upkeep:
@@ -28,11 +31,16 @@ class Upkeep:
         """The node keeps the pages up to the one that ends with this key, while others can go."""
         node = self._registry.named(name)
         body = msgspec.json.encode({"key": key, "ttl": ttl_s})
-        answer = await self._tell(node, b"POST", PINS_PATH, body)
-        try:
-            return msgspec.json.decode(answer, type=PinStatus)
-        except UNDECODABLE as error:
-            raise _upstream(node, f"its answer does not decode: {error}", HTTPStatus.BAD_GATEWAY) from None
+        return _decoded(node, await self._tell(node, b"POST", PINS_PATH, body), PinStatus)
+
+    async def pins(self, name: str) -> PinList:
+        """What is pinned there."""
+        node = self._registry.named(name)
+        return _decoded(node, await self._tell(node, b"GET", PINS_PATH), PinList)
+
+    async def unpin(self, name: str, pin: str) -> None:
+        """The node lets these pages go as others, and knows no such pin after it."""
+        await self._tell(self._registry.named(name), b"DELETE", f"{PINS_PATH}/{quote(pin, safe='')}")
 
     async def clear(self, name: str) -> None:
         """The node's cache is empty after it, in every tier."""
@@ -53,6 +61,13 @@ class Upkeep:
             said = 400 <= status < 600 and status != HTTPStatus.UNAUTHORIZED
             raise _upstream(node, f"answers {status}: {message_of(answer)}", status if said else HTTPStatus.BAD_GATEWAY)
         return answer
+
+
+def _decoded(node: Node, answer: bytes, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except UNDECODABLE as error:
+        raise _upstream(node, f"its answer does not decode: {error}", HTTPStatus.BAD_GATEWAY) from None
 
 
 def _upstream(node: Node, reason: str, status: int) -> RequestError:

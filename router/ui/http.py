@@ -10,6 +10,7 @@ from trunkline.router.ui.live import Live
 from trunkline.shared.errors import RequestError
 
 _JSON = "application/json"
+_READ = ["GET", "HEAD"]
 _NO_STORE = {"cache-control": "no-store"}
 
 
@@ -17,11 +18,12 @@ def add_ui(app: FastAPI, context: Context, guard: Guard) -> None:
     """The files tell nothing, and are for whoever reaches the listener; what they show is not."""
     files, live = load(), Live(context)
 
-    @app.get("/ui", dependencies=[Depends(guard.listener)])
+    @app.api_route("/", methods=_READ, dependencies=[Depends(guard.listener)])
+    @app.api_route("/ui", methods=_READ, dependencies=[Depends(guard.listener)])
     async def ui() -> Response:
         return RedirectResponse("ui/", 308)
 
-    @app.get("/ui/{name:path}", dependencies=[Depends(guard.listener)])
+    @app.api_route("/ui/{name:path}", methods=_READ, dependencies=[Depends(guard.listener)])
     async def file(name: str, request: Request) -> Response:
         found = files.get(name or "index.html")
         if found is None:

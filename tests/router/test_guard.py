@@ -64,7 +64,7 @@ def test_an_admin_listener_alone_has_admin_and_the_page() -> None:
                 return await ask(listener_port, get(path))
 
             try:
-                for path in ("/admin/nodes", "/admin/live", "/admin/history", "/admin/decisions", "/ui", "/ui/"):
+                for path in ("/admin/nodes", "/admin/live", "/admin/history", "/admin/decisions", "/", "/ui", "/ui/"):
                     hidden = await reply(public.getsockname()[1], path)
                     assert (hidden.status, hidden.error["message"]) == (404, f"GET {path}: Not Found")
                     assert (await reply(admin.getsockname()[1], path)).status in (200, 308)

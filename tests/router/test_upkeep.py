@@ -42,6 +42,26 @@ def test_the_node_is_told_as_one_of_the_cluster() -> None:
     run(scenario())
 
 
+def test_pins_are_listed_for_who_may_look_and_taken_back_by_who_may_act() -> None:
+    async def scenario() -> None:
+        async with FakeAgent("a", secret=SECRET) as agent:
+            agent.answers["GET /trunkline/pins"] = 200, json.dumps({"pins": [PINNED]}).encode()
+            agent.answers["DELETE /trunkline/pins/a%20b"] = 204, b""
+            listing = request("/admin/pins/a", b"", method="GET")
+            async with serving([agent], tenants=Tenants(SECRET)) as served:
+                assert (await ask(served.port, listing)).json == {"pins": [PINNED]}
+                refused = await ask(served.port, request("/admin/pins/a/ab", b"", method="DELETE"))
+                assert (refused.status, "--admin-token-file" in refused.error["message"]) == (403, True)
+            async with serving([agent], tenants=Tenants(SECRET), admin_token="s3cret") as served:
+                assert (await ask(served.port, listing)).status == 401
+                for name in ("a", f"http%3A%2F%2F127.0.0.1%3A{agent.port}"):
+                    taken = request(f"/admin/pins/{name}/a%20b", b"", method="DELETE", headers=[TOKEN])
+                    assert (await ask(served.port, taken)).status == 204
+            assert [order.headers["x-trunkline-cluster"] for order in agent.orders] == [SECRET] * 3
+
+    run(scenario())
+
+
 def test_it_takes_the_token_also_on_this_host() -> None:
     async def scenario() -> None:
         async with FakeAgent("a") as agent:
@@ -101,6 +121,7 @@ def test_a_body_is_read_only_of_who_may_and_only_so_far() -> None:
         ((401, b"{}"), 502),  # The operator's token is right: the router's secret is not.
         ((500, b"[" * 60_000), 500),
         ((503, b'{"error": {"message": "closing"}}'), 503),
+        ((503, b'{"error": {"message": "%b"}}' % (b"long " * 10_000)), 503),
     ],
 )
 def test_what_a_node_answers_is_not_taken_for_more_than_it_says(answer: tuple[int, bytes], status: int) -> None:
@@ -110,6 +131,7 @@ def test_what_a_node_answers_is_not_taken_for_more_than_it_says(answer: tuple[in
             agent.answers["POST /trunkline/drain"] = answer
             for reply in (await pin(served), await clear(served)):
                 assert (reply.status, reply.error["type"]) == (status, "upstream_error")
+                assert len(reply.error["message"]) < 300
             drained = await ask(served.port, request("/admin/drain/a", b"", headers=[TOKEN]))
             assert (drained.status, drained.error["type"]) == (502, "upstream_error")
 

@@ -61,23 +61,37 @@ export class Actions {
     return [this.offer("Pin", `Pin ${key} on ${name}`, pin)];
   }
 
+  /** A button for a pin; `after()` shows those that are left. */
+  ofPin(node, { id, tokens }, after) {
+    const unpin = {
+      title: `Unpin this prefix on ${node}?`,
+      text: `Its ${tokens} tokens may go as others do.`,
+      yes: "Unpin it",
+      path: `pins/${encodeURIComponent(node)}/${encodeURIComponent(id)}`,
+      method: "DELETE",
+      said: () => `${node} lets the prefix go as others.`,
+      after,
+    };
+    return [this.offer("Unpin", `Unpin ${id} on ${node}`, unpin)];
+  }
+
   offer(text, label, action) {
     return button(text, () => this.act(action), { class: "small", "aria-label": label, "aria-haspopup": "dialog" });
   }
 
-  async act({ title, text, yes, path, method, body, said }) {
+  async act({ title, text, yes, path, method, body, said, after = this.done }) {
     if (!(await confirmed(title, text, yes))) return;
     try {
       tell(said(await ask(path, { method, body })), false);
     } catch (error) {
       tell(error.message, true);
     }
-    this.done();
+    after();
   }
 }
 
 function tell(text, wrong) {
-  const where = byId("outcome");
+  const where = byId(byId("detail").open ? "detail-outcome" : "outcome");
   where.classList.toggle("bad", wrong);
   setText(where, text);
 }

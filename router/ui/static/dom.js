@@ -30,6 +30,11 @@ export function button(text, action, attributes = {}) {
   return made;
 }
 
+/** Names and values. */
+export function facts(pairs) {
+  return element("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+}
+
 /** A bar that is filled to a share. */
 export function meter(share, kind = "device") {
   const inside = element("i");

@@ -1,23 +1,15 @@
 // Why a request went where it went: the explanation of one decision, as `trunkline explain` tells it.
 
 import { ask } from "./api.js";
-import { byId, element } from "./dom.js";
+import { detail } from "./detail.js";
+import { element, facts } from "./dom.js";
 import { clock, count, percent, seconds } from "./format.js";
 
 const BEST = 10;
 const TIERS = ["device", "host", "disk", "claimed", "pulled"];
 
-/** Opens the dialog; the focus goes back where it came from when it closes. */
-export async function explain(id) {
-  const dialog = byId("explanation"), body = byId("explanation-body");
-  byId("explanation-title").textContent = `Request ${id}`;
-  body.replaceChildren(element("p", { role: "status" }, "Loading…"));
-  if (!dialog.open) dialog.showModal();
-  try {
-    body.replaceChildren(...told(await ask(`decisions/${encodeURIComponent(id)}`)));
-  } catch (error) {
-    body.replaceChildren(element("p", { role: "alert", class: "bad" }, error.message));
-  }
+export function explain(id) {
+  return detail(`Request ${id}`, async () => told(await ask(`decisions/${encodeURIComponent(id)}`)));
 }
 
 function told(view) {
@@ -37,13 +29,9 @@ function told(view) {
       ["cached tokens", `${count(reported.cached_tokens ?? null)}, ${count(view.matched_tokens)} expected`],
       ["prompt tokens", `${count(reported.prompt_tokens ?? null)}, ${count(view.prompt_tokens)} estimated`],
       ["queue", `${seconds(reported.queue_s)}, ${seconds(served?.wait_s)} expected`],
-      ["prefill", `${seconds(reported.prefill_s)}, ${seconds(served?.work_s)} expected`],
+      ["prefill", `${seconds(reported.prefill_s)}, ${seconds(served?.prefill_s)} expected`],
     ]),
   ];
-}
-
-function facts(pairs) {
-  return element("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }
 
 function candidates(view) {

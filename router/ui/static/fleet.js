@@ -47,14 +47,21 @@ function stale(node) {
 }
 
 export class Fleet {
-  constructor(actions) {
+  /** `open(name)` says more of a node. */
+  constructor(actions, open) {
     this.nodes = [];
     this.totals = new Map();
     this.wrong = null;
     this.table = new Table(
       byId("node-table"),
       [
-        { name: "node", head: true, sort: (node) => node.name, show: (node) => node.name },
+        {
+          name: "node",
+          head: true,
+          sort: (node) => node.name,
+          same: (node) => node.name,
+          show: (node) => [button(node.name, () => open(node.name), { class: "link", "aria-haspopup": "dialog" })],
+        },
         {
           name: "state",
           sort: (node) => rank[level(node)],

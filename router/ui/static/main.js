@@ -8,15 +8,16 @@ import { byId, setText } from "./dom.js";
 import { explain } from "./explain.js";
 import { Fleet } from "./fleet.js";
 import { clock } from "./format.js";
+import { inspect } from "./node.js";
 import { Prefixes } from "./prefixes.js";
 
 const LIVE_MS = 2000, HISTORY_MS = 10_000, BEHIND_MS = 15_000;
 
 const actions = new Actions(look);
-const fleet = new Fleet(actions);
+const fleet = new Fleet(actions, (name) => open("node", name));
 const charts = new Charts();
 const prefixes = new Prefixes(actions);
-const decisions = new Decisions(open);
+const decisions = new Decisions((id) => open("request", id));
 let timer = 0, asking = false, historyAt = -Infinity, last = null, heardAt = 0;
 
 /** Looks now, and again later. */
@@ -43,6 +44,7 @@ async function look() {
 }
 
 function write(view) {
+  const first = !heardAt;
   heardAt = performance.now();
   fleet.write(view, last);
   prefixes.write(view);
@@ -50,6 +52,7 @@ function write(view) {
   say(`As of ${clock(view.at)}${view.acts ? "" : ", read-only"}`, false);
   byId("access").hidden = !view.acts && !token();
   setText(byId("access"), token() ? "Forget the token" : "Admin token…");
+  if (first) opened();
 }
 
 /** No token or the wrong one. Nothing is asked again until there is another. */
@@ -100,18 +103,20 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) look();
 });
 
-// An explanation has an address, to be sent to somebody.
-function open(id) {
-  location.hash = `request=${encodeURIComponent(id)}`;
+// What a dialog says has an address, to be sent to somebody.
+function open(kind, name) {
+  location.hash = `${kind}=${encodeURIComponent(name)}`;
 }
 function opened() {
-  const id = /^#request=(.+)/.exec(location.hash)?.[1];
-  if (id) explain(decodeURIComponent(id));
-  else if (byId("explanation").open) byId("explanation").close();
+  const [, kind, encoded] = /^#(request|node)=(.+)/.exec(location.hash) ?? [];
+  const name = kind && decodeURIComponent(encoded);
+  if (kind === "request") explain(name);
+  else if (kind === "node") inspect(name, () => fleet.nodes.find((node) => node.name === name), actions);
+  else if (byId("detail").open) byId("detail").close();
 }
-byId("explanation").addEventListener("close", () => {
-  if (location.hash.startsWith("#request=")) history.replaceState(null, "", location.pathname);
+byId("detail").addEventListener("close", () => {
+  if (/^#(request|node)=/.test(location.hash)) history.replaceState(null, "", location.pathname);
 });
 addEventListener("hashchange", opened);
 
-look().then(opened);
+look();

@@ -68,7 +68,7 @@ async def main(folder: Path) -> None:
         await opened.screenshot(path=folder / "fleet.png", full_page=True)
         await opened.emulate_media(color_scheme="dark")
         await opened.locator("#decision-table tbody button").nth(3).click()
-        await opened.locator("#explanation-body table").wait_for()
+        await opened.locator("#detail-body table").wait_for()
         await opened.screenshot(path=folder / "explanation.png")
         await opened.keyboard.press("Escape")
         await opened.set_viewport_size({"width": 390, "height": 844})

@@ -144,7 +144,10 @@ def test_files_are_served_with_a_policy_and_not_sent_twice() -> None:
     async def scenario() -> None:
         async with FakeAgent("a") as agent, serving([agent]) as served:
             assert (await get(served, "/ui")).headers["location"] == "ui/"
+            assert (await get(served, "/")).headers["location"] == "ui/"
             index = await get(served, "/ui/")
+            head = await ask(served.port, request("/ui/", b"", method="HEAD", headers=["connection: close"]))
+            assert (head.status, head.headers["etag"], head.body) == (200, index.headers["etag"], b"")
             assert index.headers["content-type"] == "text/html; charset=utf-8"
             assert "default-src 'none'" in index.headers["content-security-policy"]
             assert index.headers["x-content-type-options"] == "nosniff"

@@ -308,6 +308,40 @@ def test_with_a_token_a_prefix_is_pinned_and_a_cache_cleared_once_confirmed() ->
     run(scenario())
 
 
+def test_what_is_pinned_at_a_node_is_shown_and_unpinned_once_confirmed() -> None:
+    async def scenario() -> None:
+        pin = {"id": "ab12", "tokens": 320, "pages": 20, "held": 18, "expires_in": 120.0, "lasting": False}
+        async with cluster(["node-a"], admin_token="s3cret") as made, page() as opened:
+            agent = made.agents["node-a"]
+            agent.answers["GET /trunkline/pins"] = 200, json.dumps({"pins": [pin]}).encode()
+            agent.answers["DELETE /trunkline/pins/ab12"] = 503, b'{"error":{"message":"still loading"}}'
+            await opened.goto(made.url + "/ui/#node=node-a")
+            await expect(opened.get_by_role("textbox", name="Token")).to_be_focused()
+            await opened.keyboard.type("s3cret")
+            await opened.keyboard.press("Enter")
+            dialog = opened.get_by_role("dialog", name="Node node-a")
+            row = dialog.get_by_role("row", name="ab12")
+            for text in ("320", "18 / 20", "120 s, or a restart"):
+                await expect(row).to_contain_text(text)
+            await dialog.get_by_role("button", name="Unpin ab12").click()
+            await opened.get_by_role("button", name="Unpin it").click()
+            await expect(dialog).to_contain_text("node node-a: answers 503: still loading")
+            agent.answers["GET /trunkline/pins"] = 200, b'{"pins":[]}'
+            agent.answers["DELETE /trunkline/pins/ab12"] = 204, b""
+            await dialog.get_by_role("button", name="Unpin ab12").click()
+            await opened.get_by_role("button", name="Unpin it").click()
+            await expect(dialog).to_contain_text("None.")
+            agent.answers["GET /trunkline/pins"] = 503, b'{"error":{"message":"still loading"}}'
+            await opened.evaluate("location.hash = ''")
+            await expect(dialog).to_be_hidden()
+            await opened.evaluate("location.hash = 'node=node-a'")
+            await expect(dialog.get_by_role("alert")).to_contain_text("still loading")
+            await opened.evaluate("location.hash = 'node=no-such'")
+            await expect(opened.get_by_role("dialog")).to_contain_text("no node is named 'no-such'")
+
+    run(scenario())
+
+
 def test_a_router_that_is_gone_is_said_to_be_and_found_again() -> None:
     async def scenario() -> None:
         async with cluster(["node-a"]) as made, page() as opened:
