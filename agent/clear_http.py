@@ -12,6 +12,6 @@ def add_clear(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
     @app.delete(CACHE_PATH)
     async def clear(request: Request) -> Response:
         """Nothing is found in any tier any more. Requests under way go on with the pages that they have."""
-        secret.caller(request)
+        secret.member(request)
         await node.ready().engine.on_cache(lambda cache: cache.clear())
         return Response(status_code=204)

@@ -112,12 +112,20 @@ class ClusterSecret:
             raise RequestError(f"{HEADER_SALT}: not a hex string of at most 64 digits", param=HEADER_SALT)
         return Caller(salt, pull, _lead_s(request))
 
-    def member(self, request: Request) -> None:
-        """Raises RequestError 401 for one that does not know the secret, and 403 for one on another host where there is
-        none: what is told and done here is not for everybody."""
-        self.caller(request)
-        if self._secret is None and (request.client is None or not is_loopback(request.client.host)):
-            raise RequestError("this is for clients on this host, unless there is a cluster secret", status=403)
+    def member(self, request: Request) -> Caller:
+        """As `caller`, for what is not for everybody: also raises RequestError 403 for one on another host where there
+        is no secret."""
+        caller = self.caller(request)
+        if self._secret is None and not _is_same_host(request):
+            reason = "this is for clients on this host, as long as there is no cluster secret: --cluster-secret-file"
+            raise RequestError(reason, status=403)
+        return caller
+
+
+def _is_same_host(request: Request) -> bool:
+    """By its loopback address, or by the one that this listens at: nobody else sends from there."""
+    client, server = request.client, request.scope["server"]
+    return client is not None and (is_loopback(client.host) or client.host == server[0])
 
 
 def _pull_from(request: Request) -> PullFrom | None:

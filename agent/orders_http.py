@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(OrderBody)
 def add_orders(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
     @app.post(PULLS_PATH)
     async def pull(request: Request) -> Response:
-        caller, serving = secret.caller(request), node.ready()
+        caller, serving = secret.member(request), node.ready()
         body = decode(_decoder, await read_body(request))
         if caller.pull_from is None:
             reason = f"{HEADER_PULL_FROM} says where to pull from; without a cluster secret, a node of this machine"

@@ -43,12 +43,12 @@ _decoder = msgspec.json.Decoder(PinBody)
 def add_pins(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
     @app.get(PINS_PATH)
     async def pins(request: Request) -> Response:
-        secret.caller(request)
+        secret.member(request)
         return _json(PinList(_pins(node).statuses()))
 
     @app.post(PINS_PATH)
     async def pin(request: Request) -> Response:
-        caller, serving = secret.caller(request), node.ready()
+        caller, serving = secret.member(request), node.ready()
         body = decode(_decoder, await read_body(request))
         if body.ttl is not None and not 0 < body.ttl <= MAX_TTL_S:
             raise RequestError(f"ttl: {body.ttl:g} is not above 0 and at most {MAX_TTL_S:g} seconds", param="ttl")
@@ -60,7 +60,7 @@ def add_pins(app: FastAPI, node: Node, secret: ClusterSecret) -> None:
 
     @app.delete(PINS_PATH + "/{name}")
     async def unpin(request: Request, name: str) -> Response:
-        secret.caller(request)
+        secret.member(request)
         await _pins(node).unpin(name)
         return Response(status_code=204)
 

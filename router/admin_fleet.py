@@ -1,4 +1,4 @@
-"""What operators tell the fleet through a router's /admin."""
+"""What operators tell the fleet through a router's /admin. It takes an admin token, also of clients on its host."""
 
 from typing import Annotated
 
@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(ReplicateBody)
 
 
 def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
-    @app.post(REPLICATE_PATH, dependencies=[Depends(guard.privileged)])
+    @app.post(REPLICATE_PATH, dependencies=[Depends(guard.acting)])
     async def replicate(request: Request) -> Response:
         body = decode(_decoder, await read_body(request, context.settings))
         tenant = context.tenants.named(body.tenant)
@@ -52,7 +52,7 @@ def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
 
     drain = context.drain
 
-    @app.post(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.privileged)])
+    @app.post(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.acting)])
     async def start(name: str) -> Response:
         """The node gets no new requests from any router, and hands on what it holds."""
         return _json(await drain.start(name))
@@ -61,7 +61,7 @@ def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
     async def status(name: str) -> Response:
         return _json(await drain.status(name))
 
-    @app.delete(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.privileged)])
+    @app.delete(DRAIN_ADMIN_PATH + "/{name:path}", dependencies=[Depends(guard.acting)])
     async def resume(name: str) -> Response:
         return _json(await drain.resume(name))
 

@@ -14,6 +14,7 @@ import httpx
 
 from trunkline.loadtest.fleet.agents import CLI
 from trunkline.loadtest.fleet.service import Probe, Service, free_ports
+from trunkline.shared.ask import ADMIN_TOKEN_VARIABLE
 
 MODEL = "emulated-llama-8b-h100"
 ENGINE = (
@@ -21,6 +22,8 @@ ENGINE = (
     *("--pages", "400", "--host-memory", "8MiB", "--time-scale", "1"),
 )
 ENDED_S = 60.0
+TOKEN = {ADMIN_TOKEN_VARIABLE: "s3cret"}
+"""For routers, and for commands that change something there."""
 
 
 class Process(Service):
@@ -47,7 +50,8 @@ class Fleet:
 
     def nodes(self, router: int = 0) -> dict[str, dict[str, object]]:
         """What a router says of each node."""
-        view = httpx.get(f"{self.routers[router].url}/admin/nodes", timeout=10).json()
+        with admin(self.routers[router]) as client:
+            view = client.get("/admin/nodes").json()
         return {node["name"]: node for node in view["nodes"]}
 
     def await_nodes(self, states: dict[str, str]) -> None:
@@ -74,7 +78,13 @@ def agent(folder: Path, name: str, port: int, *flags: str) -> Process:
 
 def router(folder: Path, name: str, port: int, *flags: str) -> Process:
     command = [*CLI, "router", "--port", str(port), *flags]
-    return Process(name, command, port, folder / f"{name}.log", Probe(), {})
+    return Process(name, command, port, folder / f"{name}.log", Probe(), TOKEN)
+
+
+def admin(router: Process) -> httpx.Client:
+    """Asks a router as who has its admin token."""
+    headers = {"authorization": f"Bearer {TOKEN[ADMIN_TOKEN_VARIABLE]}"}
+    return httpx.Client(base_url=router.url, headers=headers, timeout=10)
 
 
 @contextlib.contextmanager

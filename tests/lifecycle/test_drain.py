@@ -8,7 +8,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from tests.lifecycle.fleet import Fleet, Process, ask, chat, fleet, prose, stream, terminate, until
+from tests.lifecycle.fleet import TOKEN, Fleet, Process, ask, chat, fleet, prose, stream, terminate, until
 from tests.redis_server import redis_server
 from trunkline.shared.cli import build
 from trunkline.shared.errors import TrunklineError
@@ -35,7 +35,7 @@ def agent_of(running: Fleet, name: str) -> Process:
 
 
 def drain(*arguments: str) -> str:
-    done = CliRunner().invoke(build(), ["drain", *arguments])
+    done = CliRunner(env=TOKEN).invoke(build(), ["drain", *arguments])
     if done.exception is not None:
         raise done.exception
     return done.output

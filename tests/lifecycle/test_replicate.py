@@ -7,7 +7,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from tests.lifecycle.fleet import Fleet, ask, chat, fleet, prose, until
+from tests.lifecycle.fleet import TOKEN, Fleet, admin, ask, chat, fleet, prose, until
 from trunkline.agent.cache_cli import cache as commands
 from trunkline.shared.errors import TrunklineError
 from trunkline.shared.names import REPLICATE_PATH
@@ -27,7 +27,7 @@ def test_the_least_busy_nodes_get_it_and_use_it(running: Fleet, tmp_path: Path) 
     prefix.write_bytes(httpx.Request("POST", url, json={"messages": [{"role": "system", "content": system}]}).read())
 
     def replicate(count: int) -> str:
-        done = CliRunner().invoke(commands, ["replicate", str(prefix), "--to", str(count), "--url", url])
+        done = CliRunner(env=TOKEN).invoke(commands, ["replicate", str(prefix), "--to", str(count), "--url", url])
         assert done.exit_code == 0, (done.output, done.exception)
         return done.output
 
@@ -60,7 +60,8 @@ def test_the_least_busy_nodes_get_it_and_use_it(running: Fleet, tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_replicated_is_refused(running: Fleet, body: object, status: int, said: str) -> None:
-    answer = httpx.post(running.routers[0].url + REPLICATE_PATH, json=body, timeout=10)
+    with admin(running.routers[0]) as client:
+        answer = client.post(REPLICATE_PATH, json=body)
     assert answer.status_code == status, answer.text
     assert said in answer.json()["error"]["message"]
 

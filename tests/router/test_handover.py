@@ -181,10 +181,13 @@ def test_an_operator_drains_an_agent_through_any_router_and_another_server_throu
         status = DrainStatus(True, 2, 5, 4, 64, over=False)
         agent = FakeAgent("agent", answers={f"POST {DRAIN_PATH}": (200, msgspec.json.encode(status))})
         plain = FakeAgent(plain=True)
-        async with agent, plain, serving([agent, plain]) as served:
+        async with agent, plain, serving([agent, plain], admin_token="s3cret") as served:
+            headers = ["authorization: Bearer s3cret"]
 
             async def told(method: str, name: str) -> Reply:
-                return await ask(served.port, request(f"{DRAIN_ADMIN_PATH}/{name}", b"", method=method))
+                return await ask(
+                    served.port, request(f"{DRAIN_ADMIN_PATH}/{name}", b"", method=method, headers=headers)
+                )
 
             assert (await told("POST", "agent")).json == msgspec.to_builtins(status)
             assert [one.method for one in agent.orders] == ["POST"]

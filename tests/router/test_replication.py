@@ -36,14 +36,15 @@ async def replicate(served: Served, holding: int, **fields: object) -> Reply:
     registry = served.router.context.registry
     await until(lambda: all(node.state is NodeState.READY and node.load_at for node in registry.nodes))
     await until(lambda: sum(view["keys"] > 0 for view in registry.view()) == holding)  # type: ignore[operator]
-    return await ask(served.port, request(REPLICATE_PATH, {"prompt": PROMPT, **fields}))
+    headers = ["authorization: Bearer s3cret"]
+    return await ask(served.port, request(REPLICATE_PATH, {"prompt": PROMPT, **fields}, headers=headers))
 
 
 def test_the_least_busy_pull_from_who_has_most() -> None:
     async def main() -> None:
         busy = Load(running=8, waiting=50, max_running=8, backlog_tokens=90_000, prefill_rate=1000.0)
         agents = a, b, c, d = agent("a", 1), agent("b", 2), agent("c", 3, busy), agent("d", 4)
-        async with a, b, c, d, serving(agents) as served:
+        async with a, b, c, d, serving(agents, admin_token="s3cret") as served:
             hold(a, 6)
             hold(b, 3)
             reply = await replicate(served, 2, to=2)
@@ -62,7 +63,7 @@ def test_the_least_busy_pull_from_who_has_most() -> None:
 
 def test_what_a_node_says_is_passed_on() -> None:
     async def main() -> None:
-        async with agent("a", 1) as a, agent("b", 2) as b, serving([a, b]) as served:
+        async with agent("a", 1) as a, agent("b", 2) as b, serving([a, b], admin_token="s3cret") as served:
             hold(a, 6)
             b.answers[PULLS] = [(429, b'{"error": {"message": "too many"}}')]
             (copy,) = (await replicate(served, 1)).json["copies"]
@@ -73,7 +74,7 @@ def test_what_a_node_says_is_passed_on() -> None:
 
 def test_nodes_that_lend_nothing_are_named_as_such() -> None:
     async def main() -> None:
-        async with FakeAgent("a") as a, FakeAgent("b") as b, serving([a, b]) as served:
+        async with FakeAgent("a") as a, FakeAgent("b") as b, serving([a, b], admin_token="s3cret") as served:
             hold(a, 6)
             reply = await replicate(served, 1)
             assert reply.status == 404
@@ -85,7 +86,11 @@ def test_nodes_that_lend_nothing_are_named_as_such() -> None:
 def test_tenants_have_prefixes_of_their_own() -> None:
     async def main() -> None:
         tenants = Tenants("a secret of the tests", {"digest": ALICE})
-        async with agent("a", 1) as a, agent("b", 2) as b, serving([a, b], tenants=tenants) as served:
+        async with (
+            agent("a", 1) as a,
+            agent("b", 2) as b,
+            serving([a, b], tenants=tenants, admin_token="s3cret") as served,
+        ):
             hold(a, 6, ALICE.salt)
             unnamed = await replicate(served, 1)
             assert (unnamed.status, unnamed.error["param"]) == (400, "tenant")
