@@ -15,7 +15,7 @@ from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache.preload import PreloadSettings
 from trunkline.agent.engine.base import EngineLimits
 from trunkline.agent.engine.builtin.threads import spin_briefly
-from trunkline.agent.engine.emulated.profile import find_profile
+from trunkline.agent.engine.emulated.profile import ENGINES, find_profile
 from trunkline.agent.engine.emulated.settings import PAGE_BYTES, PROFILE, Emulation
 from trunkline.agent.listen import listen
 from trunkline.agent.models_cli import pull_with_progress
@@ -212,7 +212,7 @@ def _emulation(
     if model is not None:
         raise ConfigError(f"--model {model} is not for --engine {engine}, which has none: see --profile")
     return Emulation(
-        find_profile(profile or PROFILE),
+        find_profile(profile or PROFILE, ENGINES),
         PAGE_BYTES if page_bytes is None else parse_bytes(page_bytes, "--page-bytes"),
         time_scale or 1.0,
     )

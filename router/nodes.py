@@ -68,7 +68,7 @@ class Registry:
     def named(self, name: str) -> Node:
         """By its name, URL, or host and port. Raises RequestError 404 if there is none."""
         for node in self.nodes:
-            if name in (node.name, node.url, node.url.partition("://")[2]):
+            if name == node.name or _place(name) == _place(node.url):
                 return node
         raise RequestError(f"no node is named {name!r}", status=404)
 
@@ -168,3 +168,9 @@ class Registry:
         names = {name for node in ready for name in node.models or ()}
         self._by_model = {name: tuple(node for node in ready if node.serves(name)) for name in names}
         self._any_model = tuple(node for node in ready if node.models is None)
+
+
+def _place(url: str) -> str:
+    """Host and port; `localhost` is the same machine by another name."""
+    place = url.rpartition("://")[2].rstrip("/")
+    return place.replace("localhost:", "127.0.0.1:", 1) if place.startswith("localhost:") else place

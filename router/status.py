@@ -13,6 +13,7 @@ from trunkline.shared.ask import asking
 
 PATH = "/admin/nodes"
 
+_WIDE = 1000
 _STATE_COLOURS = {"ready": "green", "joining": "yellow", "draining": "yellow", "unready": "yellow", "down": "red"}
 
 
@@ -24,42 +25,24 @@ def show(url: str, *, watch: bool, as_json: bool, token: str | None) -> None:
             print(asker.get(PATH).text)
             return
         if not watch:
-            console.print(render(asker.get(PATH).json()))
+            console.print(render(asker.get(PATH).json(), console))
             return
-        with Live(render(asker.get(PATH).json()), console=console, auto_refresh=False) as live:
+        with Live(render(asker.get(PATH).json(), console), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(1.0)
-                live.update(render(asker.get(PATH).json()), refresh=True)
+                live.update(render(asker.get(PATH).json(), console), refresh=True)
 
 
-def render(view: dict[str, Any]) -> Group:
-    """Tables of the JSON of /admin/nodes."""
-    tiers = sorted({tier for node in view["nodes"] for tier in node["load"]["tiers"]}, key="device host disk".find)
-    table = Table(title="nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("node", overflow="fold")
-    table.add_column("state")
-    table.add_column("summary")
-    for name in (*tiers, "run", "wait", "busy", "hits", "in/s", "out/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    problems = []
-    for node in view["nodes"]:
-        load, colour = node["load"], _STATE_COLOURS.get(node["state"], "white")
-        status = node["summary"]["status"]
-        there = node["state"] not in ("down", "joining")
-        table.add_row(
-            escape(node["name"]),
-            f"[{colour}]{node['state']}[/]",
-            status if status == "exact" else f"[yellow]{status}[/]",
-            *(_pages(load["tiers"].get(tier)) if there else "-" for tier in tiers),
-            str(max(node["placed"]["running"], load["running"]) if there else node["placed"]["running"]),
-            str(load["waiting"]) if there else "-",
-            f"{load['utilization']:.0%}" if there else "-",
-            _share(load["cached_tokens"], load["prompt_tokens"]),
-            f"{node['placed']['prefill_rate']:,.0f}" if there else "-",
-            f"{load['decode_rate']:,.0f}" if there else "-",
-        )
-        if node["error"]:
-            problems.append(f"[{colour}]{escape(node['name'])}[/]: {escape(node['error'])}")
+def render(view: dict[str, Any], console: Console) -> Group:
+    """Tables of the JSON of /admin/nodes, for this console's width."""
+    table = _nodes(view["nodes"], short=False)
+    if console.measure(table, options=console.options.update(max_width=_WIDE)).maximum > console.width:
+        table = _nodes(view["nodes"], short=True)
+    problems = [
+        f"[{_colour(node)}]{escape(node['name'])}[/]: {escape(node['error'])}"
+        for node in view["nodes"]
+        if node["error"]
+    ]
     router = view["router"]
     checked = router["checked"]
     totals = Table(title="router", title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -76,6 +59,39 @@ def render(view: dict[str, Any]) -> Group:
     ):
         totals.add_row(name, value)
     return Group(table, *problems, "", totals)
+
+
+def _nodes(nodes: list[dict[str, Any]], *, short: bool) -> Table:
+    number, gap = (_short, 0) if short else (_whole, 1)
+    tiers = sorted({tier for node in nodes for tier in node["load"]["tiers"]}, key="device host disk".find)
+    table = Table(title="nodes", title_justify="left", box=SIMPLE_HEAD, padding=(0, gap, 0, 0), show_edge=False)
+    table.add_column("node", overflow="fold", min_width=8)
+    table.add_column("state", min_width=8)
+    for name in (*tiers, "run", "wait", "busy", "hits", "in/s", "out/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+
+    def pages(tier: dict[str, int] | None) -> str:
+        return "-" if tier is None else f"{number(tier['resident'])}/{number(tier['total'])}"
+
+    for node in nodes:
+        load, status = node["load"], node["summary"]["status"]
+        there = node["state"] not in ("down", "joining")
+        table.add_row(
+            escape(node["name"]),
+            f"[{_colour(node)}]{node['state']}[/]" + ("" if status == "exact" else f" [yellow]{status}[/]"),
+            *(pages(load["tiers"].get(tier)) if there else "-" for tier in tiers),
+            str(max(node["placed"]["running"], load["running"]) if there else node["placed"]["running"]),
+            str(load["waiting"]) if there else "-",
+            f"{load['utilization']:.0%}" if there else "-",
+            f"{load['cached_tokens'] / load['prompt_tokens']:.0%}" if load["prompt_tokens"] else "-",
+            number(node["placed"]["prefill_rate"]) if there else "-",
+            number(load["decode_rate"]) if there else "-",
+        )
+    return table
+
+
+def _colour(node: dict[str, Any]) -> str:
+    return _STATE_COLOURS.get(node["state"], "white")
 
 
 def _registry(registry: dict[str, Any] | None) -> list[tuple[str, str]]:
@@ -100,9 +116,14 @@ def _connection(view: dict[str, Any]) -> str:
     return "connected" if view["connected"] else f"[red]lost[/]: {escape(view['error'])}"
 
 
-def _pages(tier: dict[str, int] | None) -> str:
-    return "-" if tier is None else f"{tier['resident']:,} / {tier['total']:,}"
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "-"
+def _short(value: float) -> str:
+    """Four characters, up to a billion."""
+    for unit in ("", "k"):
+        if value < 999.5:
+            return f"{value:.0f}{unit}" if value >= 9.95 or not unit else f"{value:.1f}{unit}"
+        value /= 1000.0
+    return f"{value:.0f}M" if value >= 9.95 else f"{value:.1f}M"

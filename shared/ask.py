@@ -33,7 +33,7 @@ class Asker:
         try:
             response = self._client.request(method, path, json=body, timeout=timeout_s)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise TrunklineError(f"no router answers at {self._url}: {error}") from None
+            raise TrunklineError(f"no router answers at {self._url} (another one: --url): {error}") from None
         except ValueError as error:  # What JSON and UTF-8 have no way to say: NaN, half a character.
             raise ConfigError(f"this cannot be sent to a router: {error}") from None
         if response.status_code == httpx.codes.OK:

@@ -16,7 +16,7 @@ _HOLDERS = 3
 _SHORT_ID = 24
 """Characters of a request id that stays on one line of the list; a router's own have about 20."""
 _TIERS = ("device", "host", "disk", "claimed", "pulled")
-_NOT_TERMS = {"node", "cost_s", "load", "full", "report_age_s", "summary", "matched_tokens", "tiers"}
+_NOT_TERMS = {"node", "cost_s", "prefill_s", "load", "full", "report_age_s", "summary", "matched_tokens", "tiers"}
 
 
 def show(request_id: str | None, url: str, *, limit: int, as_json: bool, token: str | None) -> None:
@@ -109,7 +109,7 @@ def _outcome(view: dict[str, Any]) -> Table:
         ("cached tokens", f"{_number(reported.get('cached_tokens'))}, {_number(view['matched_tokens'])} expected"),
         ("prompt tokens", f"{_number(reported.get('prompt_tokens'))}, {view['prompt_tokens']:,} estimated"),
         ("queue", f"{_seconds(reported.get('queue_s'))} s, {_seconds(served and served['wait_s'])} expected"),
-        ("prefill", f"{_seconds(reported.get('prefill_s'))} s, {_seconds(served and served['work_s'])} expected"),
+        ("prefill", f"{_seconds(reported.get('prefill_s'))} s, {_seconds(served and served['prefill_s'])} expected"),
     ):
         table.add_row(name, value)
     return table

@@ -11,6 +11,7 @@ from trunkline.router.node import Node
 from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.placement import Match
+from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.settings import SchedulerSettings
 
 
@@ -122,12 +123,15 @@ def _tried(decision: Decision) -> list[Node]:
 
 
 def _shown(candidate: _Candidate, decision: Decision, settings: SchedulerSettings) -> dict[str, object]:
+    prices = Prices.of(decision.per_token, decision.per_pair)
     *shown, _, told_at = candidate.offer
     terms = dict(zip(cost.TERMS, shown, strict=True))
     return {
         "node": candidate.node.name,
         "cost_s": candidate.cost,
         **terms,
+        # Of a copy `work_s` is only a part.
+        "prefill_s": prices.seconds(max(1, decision.tokens - candidate.matched), candidate.matched),
         "full": terms["load"] > settings.load_limit,
         "report_age_s": decision.at - told_at if math.isfinite(told_at) else None,
         "summary": candidate.summary,

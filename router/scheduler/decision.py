@@ -30,6 +30,9 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     """Of all nodes of all matches, see `cost`; empty when the decision is forgotten."""
     weight: float
     """Of the wait."""
+    per_token: float
+    """The fleet's prices of prefill, as they were."""
+    per_pair: float
     unknown: Set[int]
     """Nodes, by number in the index, that have a summary which the router did not know."""
 

@@ -109,7 +109,8 @@ class Scheduler(NodeListener):
             works = [offer[0] for offer in cost.unpacked(offers)]
             cost.relieve(offers, list(map(relief, loads, works)))
         order = cost.rank(offers, weight, settings.load_limit, settings.tie, self._chance)
-        decision = Decision(now, prompt.model, tokens, matches, offers, weight, self._unknown)
+        per_token, per_pair = prices.per_token, prices.per_pair
+        decision = Decision(now, prompt.model, tokens, matches, offers, weight, per_token, per_pair, self._unknown)
         return Placement(matches, claims, order, offers, tokens, keys.text_bytes, decision)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:

@@ -89,8 +89,15 @@ def test_admin_shows_every_node_and_status_renders_it() -> None:
             assert "assumed" in shown
             assert "200: 6" in shown
             down = view["nodes"][0] | {"name": "a-node-of-16-chr", "state": "down", "error": "does not [answer] at all"}
-            narrow = _printed(view | {"nodes": [down]}, width=80)
+            large = {"free": 0, "resident": 946_281, "total": 1_250_000}
+            full = dict.fromkeys(("device", "host", "disk"), large)
+            busy = view["nodes"][0] | {"name": "node-of-all-tier", "state": "draining"}
+            busy["load"] = busy["load"] | {"tiers": full, "decode_rate": 1234.0}
+            narrow = _printed(view | {"nodes": [down, busy]}, width=80)
             assert "a-node-of-16-chr" in narrow
+            assert narrow.count("946k/1.2M") == 3
+            assert "1.2k" in narrow
+            assert "946,281/1,250,000" in _printed(view | {"nodes": [busy]})
             assert "does not [answer] at all" in narrow
             assert all(len(line) <= 80 for line in narrow.splitlines())
 
@@ -99,7 +106,7 @@ def test_admin_shows_every_node_and_status_renders_it() -> None:
 
 def _printed(view: dict[str, Any], width: int = 200) -> str:
     console = Console(width=width, file=io.StringIO())
-    console.print(render(view))
+    console.print(render(view, console))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -78,6 +78,7 @@ def test_what_is_told_is_what_was_decided_whatever_comes_later(
         assert all(sum(one["tiers"].values()) >= one["matched_tokens"] for one in view["candidates"])
         for one, (*_, wait_s) in zip(view["candidates"], facts, strict=True):
             assert one["cost_s"] == one["work_s"] + view["weight"] * one["wait_s"]
+            assert one["prefill_s"] >= one["work_s"] * 0.999
             if one["matched_tokens"] == 0:
                 assert one["wait_s"] >= wait_s * 0.999 - one["work_s"]
         assert reasons(view)[0] in ("cost", "near_tie")
@@ -99,7 +100,22 @@ def test_the_holder_of_a_prefix_is_chosen_for_its_cost() -> None:
     assert best["matched_tokens"] == view["matched_tokens"] > 900
     assert (best["report_age_s"], others[0]["report_age_s"]) == (0.25, None)
     assert [one["matched_tokens"] for one in others] == [0, 0]
-    assert others[0]["work_s"] == pytest.approx(placement.tokens / RATE)
+    assert others[0]["work_s"] == others[0]["prefill_s"] == pytest.approx(placement.tokens / RATE)
+
+
+def test_what_is_expected_of_a_copy_s_prefill_is_all_of_it() -> None:
+    fleet = Fleet(3)
+    fleet.holds(1, text(1))
+    for number in range(30):
+        placement = fleet.scheduler.place(text(1), "", fleet.nodes)
+        (there,) = (one for one in map(placement.choice, range(3)) if one.node is fleet.nodes[1])
+        fleet.scheduler.start(there, placement, f"r{number}")
+    view = told(fleet.scheduler.place(text(1), "", fleet.nodes))
+    copies = [one for one in view["candidates"] if one["matched_tokens"] == 0]
+    assert len(copies) == 2
+    for one in copies:
+        assert one["prefill_s"] == pytest.approx(view["prompt_tokens"] / RATE)
+        assert one["work_s"] < 0.9 * one["prefill_s"], "others pay for a part of it"
 
 
 def test_tokens_expected_because_of_a_placement_are_claimed() -> None:

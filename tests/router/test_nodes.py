@@ -13,7 +13,7 @@ import pytest
 from tests.router.fakes import FakeAgent, namespace
 from trunkline.kernels.core import PrefixIndex
 from trunkline.router.nodes import Node, NodeListener, NodeState, Registry, SummaryStatus, Timing
-from trunkline.shared.errors import ConfigError
+from trunkline.shared.errors import ConfigError, RequestError
 from trunkline.shared.names import SUMMARY_PARTITIONS, Tier
 from trunkline.shared.wire import WIRE_VERSION, Finished, Load
 
@@ -104,6 +104,23 @@ def test_bad_urls_are_named(url: str) -> None:
 def test_a_url_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="given twice"):
         Registry(["http://h:1", "http://h:1/"], PrefixIndex(1, 64), NodeListener())
+
+
+def test_a_node_is_found_by_its_name_its_url_and_its_place() -> None:
+    urls = ("http://127.0.0.1:9500", "http://localhost:9501", "http://[::1]:9502", "http://a.example")
+    registry = Registry(urls, PrefixIndex(16, 1), NodeListener())
+    first, second, third, fourth = registry.nodes
+    first.name = "node-a"
+    for name, node in (
+        *((name, first) for name in ("node-a", "http://127.0.0.1:9500/", "127.0.0.1:9500", "localhost:9500")),
+        *((name, second) for name in ("localhost:9501", "127.0.0.1:9501")),
+        ("[::1]:9502", third),
+        ("a.example", fourth),
+    ):
+        assert registry.named(name) is node
+    for name in ("", "node", "127.0.0.1", "localhost", "localhost:950", "https//a.example"):
+        with pytest.raises(RequestError, match="no node is named"):
+            registry.named(name)
 
 
 def test_agents_become_candidates_with_what_they_hold_and_how_busy_they_are() -> None:

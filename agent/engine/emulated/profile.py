@@ -4,7 +4,7 @@ step = fixed + linear * prefill tokens + quadratic * (query, key) pairs of prefi
              + decode_sequence * sequences in decode + decode_context * tokens of their context
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -204,7 +204,11 @@ _FIFO_PREFILL = Profile(
 PROFILES = {profile.name: profile for profile in (_LLAMA_8B, _LLAMA_70B, _SMOLLM2_CPU, _FIFO_PREFILL)}
 
 
-def find_profile(name: str) -> Profile:
+ENGINES = {name: profile for name, profile in PROFILES.items() if profile.replies}
+"""Those that an emulated engine can have."""
+
+
+def find_profile(name: str, known: Mapping[str, Profile] = PROFILES) -> Profile:
     """By name, or from a file such as `trunkline bench sim --profile` writes, which ends in .json.
 
     Raises ConfigError naming the known ones, or what is wrong with the file.
@@ -212,10 +216,10 @@ def find_profile(name: str) -> Profile:
     if name.endswith(".json"):
         return _read(Path(name))
     try:
-        return PROFILES[name]
+        return known[name]
     except KeyError:
-        known = ", ".join(sorted(PROFILES))
-        raise ConfigError(f"profile {name!r} is not known; there are {known}, and .json files") from None
+        names = ", ".join(sorted(known))
+        raise ConfigError(f"profile {name!r} is not known here; there are {names}, and .json files") from None
 
 
 def _read(path: Path) -> Profile:
