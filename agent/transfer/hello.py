@@ -1,6 +1,6 @@
 """The first frames of a connection for pages: both sides prove that they know the cluster's secret.
 
-    holder -> reader   "TKVDATA1", 32 bytes of nonce
+    holder -> reader   "TKVDATA2", 32 bytes of nonce
     reader -> holder   32 bytes of nonce, proof("data reader", both nonces)
     holder -> reader   epoch u64, page bytes u32, proof("data holder", both nonces, epoch, page bytes)
 
@@ -14,7 +14,7 @@ import struct
 from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.proof import NONCE_BYTES, PROOF_BYTES, agrees, proof
 
-_MAGIC = b"TKVDATA1"
+_MAGIC = b"TKVDATA2"
 _HOLDER = struct.Struct("<QI")
 
 

@@ -36,6 +36,8 @@ class Reply:
     last: float
     cached_tokens: int
     text: str
+    node: str
+    """That answered, as a router says; "" without one."""
 
     @property
     def ttft(self) -> float:
@@ -82,7 +84,8 @@ def _read(target: Target, response: http.client.HTTPResponse, asked: float, max_
         usage = message.get("usage") or usage
     if usage.get("completion_tokens") != max_tokens:
         raise ConfigError(f"{target.name} ended after {usage.get('completion_tokens')} of {max_tokens} tokens")
-    return Reply(asked, first, last, (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0, text)
+    cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Reply(asked, first, last, cached_tokens, text, response.headers.get("x-trunkline-node", ""))
 
 
 def random_tokens(count: int, chance: random.Random | None = None) -> list[int]:

@@ -157,7 +157,7 @@ def test_a_holder_that_does_not_know_the_secret_is_refused() -> None:
                 peer.recv(64)
                 peer.sendall(bytes(44))
 
-        for begin, error in ((b"TKVDATA1" + bytes(32), "does not know"), (b"HTTP/1.1" + bytes(32), "lend")):
+        for begin, error in ((b"TKVDATA2" + bytes(32), "does not know"), (b"HTTP/1.1" + bytes(32), "lend")):
             thread = threading.Thread(target=pretend, args=(begin,))
             thread.start()
             with pytest.raises(OfferError, match=error):
@@ -167,7 +167,7 @@ def test_a_holder_that_does_not_know_the_secret_is_refused() -> None:
 
 HELLO = 8 + 32 + 12 + 32
 """Bytes from the holder before the first page."""
-FRAME = 20 + PAGE_BYTES
+FRAME = 16 + PAGE_BYTES
 """Bytes per page."""
 
 
