@@ -2,12 +2,15 @@
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from trunkline.shared.errors import ConfigError
 
 CONNECT_S = 10.0
+STARTS = 3
+_T = TypeVar("_T")
 
 
 def check() -> None:
@@ -16,6 +19,19 @@ def check() -> None:
         import ray  # noqa: F401
     except ImportError:
         raise ConfigError("--ray needs Ray: pip install 'trunkline[ray]'") from None
+
+
+def patiently(start: Callable[[], _T], undo: Callable[[], object]) -> _T:
+    """Starts nodes of Ray, and again if that fails, STARTS times at most. `undo` clears up after one that failed.
+
+    Ray gives up a node that is not there within 30 s, as on a busy machine; no setting changes that.
+    """
+    for _ in range(STARTS - 1):
+        try:
+            return start()
+        except Exception:  # noqa: BLE001  # Ray raises it as such.
+            undo()
+    return start()
 
 
 @contextmanager
@@ -32,8 +48,11 @@ def connected(address: str | None = None) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"--ray: no cluster at {place}: {error}") from None
     try:
-        ray.init(address, log_to_driver=False, include_dashboard=False if address is None else None)
-    except Exception as error:  # noqa: BLE001  # Raised as such if Ray has not started within 30 s.
+        if place:
+            ray.init(address, log_to_driver=False)
+        else:
+            patiently(lambda: ray.init(log_to_driver=False, include_dashboard=False), ray.shutdown)
+    except Exception as error:  # noqa: BLE001  # Ray raises it as such.
         raise ConfigError(f"--ray: no cluster: {error}") from None
     try:
         yield

@@ -30,6 +30,9 @@ _T = TypeVar("_T")
 
 
 def up(
+    address: Annotated[
+        str | None, typer.Argument(metavar="[ADDRESS]", help="Of the Ray cluster, HOST:PORT. With --ray.")
+    ] = None,
     agents: Annotated[int, typer.Option(min=1, max=64, help="Number of agents.")] = 2,
     model: Annotated[
         str | None,
@@ -50,15 +53,17 @@ def up(
         str | None, typer.Option(help="More memory for KV of each agent; with it they pull from each other.")
     ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads of each agent; 0: cores / agents.")] = 0,
-    ray: Annotated[bool, typer.Option("--ray", help="Actors of a Ray cluster: RAY_ADDRESS, or a local one.")] = False,
-    ray_address: Annotated[str | None, typer.Option(help="That Ray cluster.")] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Actors of a Ray cluster: ADDRESS, RAY_ADDRESS, or a local one.")
+    ] = False,
     gpus: Annotated[float, typer.Option(min=0, help="Of each agent. With --ray.")] = 0.0,
     routers: Annotated[int, typer.Option(min=1, max=64, help="More than one wants a --registry. With --ray.")] = 1,
     registry: Annotated[str | None, typer.Option(help="Redis, as for `trunkline router`. With --ray.")] = None,
 ) -> None:
     """Serve a router and N agents until Ctrl-C. On this machine, or on a Ray cluster."""
-    on_ray = ray or ray_address is not None
-    if not on_ray and (gpus or routers > 1 or registry is not None):
+    if not ray and address is not None:
+        raise ConfigError(f"{address!r} is no flag; an address is that of a Ray cluster: --ray {address}")
+    if not ray and (gpus or routers > 1 or registry is not None):
         raise ConfigError("--gpus, --routers and --registry are for --ray: agents and routers by hand take more flags")
     if engine is EngineKind.BUILTIN:
         model, kv_memory = model or DEFAULT_MODEL, kv_memory or KV_MEMORY
@@ -73,13 +78,13 @@ def up(
         "--threads": threads or max(1, (os.cpu_count() or 1) // agents),
     }
     flags = {flag: str(value) for flag, value in given.items() if value is not None}
-    if not on_ray:
+    if not ray:
         sys.exit(asyncio.run(Cluster(agents, port, agent_port, flags).run()))
     from trunkline.shared.ray_cluster import connected
     from trunkline.shared.up_ray import RayFleet, Wanted
 
     wanted = Wanted(agents, routers, port, agent_port, flags, gpus, registry)
-    with connected(ray_address):
+    with connected(address):
         sys.exit(asyncio.run(RayFleet(wanted).run()))
 
 

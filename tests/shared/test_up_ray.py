@@ -1,4 +1,4 @@
-"""`trunkline up --ray-address` on a real Ray of two nodes: an actor's process, an actor and a node are killed."""
+"""`trunkline up --ray ADDRESS` on a real Ray of two nodes: an actor's process, an actor and a node are killed."""
 
 import contextlib
 import json
@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from trunkline.shared.cli import build
 from trunkline.shared.errors import ConfigError
+from trunkline.shared.ray_cluster import patiently
 from trunkline.shared.up_ray import Wanted
 
 DEADLINE_S = 180.0
@@ -33,34 +34,30 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:  # pytest's is too long for the names of its sockets
         monkeypatch.setenv("RAY_TMPDIR", folder)
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-        monkeypatch.setenv("RAY_raylet_start_wait_time_s", "120")
         monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         monkeypatch.setenv("TRUNKLINE_ADMIN_TOKEN", TOKEN)
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         from ray.cluster_utils import Cluster
 
-        memory = 100 << 20
-        for turn in range(3):
-            cluster = Cluster(initialize_head=False)
-            try:
-                for _ in range(2):
-                    cluster.add_node(num_cpus=4, object_store_memory=memory)
-                break
-            except Exception:  # Ray gives itself 30 s to start, which on a busy machine may be too little.
-                cluster.shutdown()
-                if turn == 2:
-                    raise
+        made: list[Any] = []
+
+        def start() -> None:
+            made.append(Cluster(initialize_head=False))
+            for _ in range(2):
+                made[-1].add_node(num_cpus=4, object_store_memory=100 << 20)
+
         try:
-            yield cluster
+            patiently(start, lambda: made[-1].shutdown())
+            yield made[-1]
         finally:
-            cluster.shutdown()
+            made[-1].shutdown()
 
 
 @contextlib.contextmanager
 def up(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = [str(one.getsockname()[1]), str(other.getsockname()[1])]
-    command = [sys.executable, "-m", "trunkline.shared.cli", "up", "--ray-address", address, "--threads", "1"]
+    command = [sys.executable, "-m", "trunkline.shared.cli", "up", "--ray", address, "--threads", "1"]
     command += ["--engine", "emulated", "--profile", "llama-8b-h100", "--time-scale", "0.1"]
     command += ["--port", ports[0], "--agent-port", ports[1]]
     with (folder / "up.log").open("wb") as log:
@@ -153,6 +150,7 @@ def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None
     [
         (["--routers", "2", "--ray"], "in a --registry"),
         (["--gpus", "1"], "are for --ray"),
+        (["10.0.0.5:6379"], "--ray 10.0.0.5:6379"),
         (["--registry", "redis://h"], "are for --ray"),
     ],
 )
@@ -165,10 +163,27 @@ def test_what_does_not_go_together_is_refused(flags: list[str], said: str) -> No
 def test_no_cluster_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    refused = CliRunner().invoke(build(), ["up", "--ray-address", f"127.0.0.1:{port}"])
+    refused = CliRunner().invoke(build(), ["up", "--ray", f"127.0.0.1:{port}"])
     assert isinstance(refused.exception, ConfigError)
     assert "no cluster" in str(refused.exception)
 
 
 def test_several_routers_have_a_registry() -> None:
     assert Wanted(2, 2, 8000, 8100, {"--threads": "1"}, 0.0, "redis://h").routers == 2
+
+
+def test_nodes_that_do_not_start_in_time_are_started_again() -> None:
+    outcomes = [RuntimeError("timed out"), RuntimeError("timed out"), "started"]
+    undone: list[int] = []
+
+    def start() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert patiently(start, lambda: undone.append(len(outcomes))) == "started"
+    assert undone == [2, 1]
+    outcomes[:] = [RuntimeError("timed out")] * 3
+    with pytest.raises(RuntimeError, match="timed out"):
+        patiently(start, lambda: None)
