@@ -158,8 +158,9 @@ class Generations:
 
     def given(self, keys: Buffer, now: float) -> tuple[bytes, list[int], list[float]]:
         """For every node that was given the first key of the chain: (node, place in the lists) u32s, by node. The lists
-        say how many leading keys that is, ascending, and how many chains were given that had as many in common with one
-        before."""
+        say how many leading keys that is, ascending, and how many chains are given in `memory_s` that have as many in
+        common with one before, if it goes on as lately: those that were, over the share of that time that has gone by
+        since the first one; of a burst, which may be all, those that were."""
 
     def give(self, node: int, keys: Buffer, limit: int, now: float) -> int:
         """What the young index lacks of the chain for this node is added, up to `limit` keys. Returns how many."""

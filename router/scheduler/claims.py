@@ -60,7 +60,7 @@ class Claims:
         self._generations = Generations(2 * self._half_keys, DEMAND_S)
         self.match = self._generations.given
         """Who has claims on a sample as of now: (node index, place in the lists) u32s; the lists say how many leading
-        keys that is, and how many placements in the last `DEMAND_S` shared as many with one before."""
+        keys that is, and how many placements in `DEMAND_S` share as many with one before, if it goes on as lately."""
         self.forget = self._generations.clear
         """Every claim on the node is void."""
         self.keys = self._generations.keys

@@ -64,7 +64,10 @@ class Model:
 
     def uses(self, key: int, now: float) -> float:
         times = self.young_uses.get(key) or self.old_uses.get(key, ())
-        return sum(math.exp((at - now) / MEMORY_S) for at in times)
+        if not times:
+            return 0.0
+        unseen, burst = (math.exp((times[0] - now) / memory) for memory in (MEMORY_S, MEMORY_S / 20))
+        return sum(math.exp((at - now) / MEMORY_S) for at in times) / (1.0 - unseen + unseen * burst)
 
 
 @given(STEPS, st.lists(CHAINS, max_size=5))
@@ -113,3 +116,13 @@ def test_arguments_out_of_range_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"."):
             call()
+
+
+def test_what_goes_on_evenly_counts_the_same_from_the_start() -> None:
+    generations = Generations(1 << 16, MEMORY_S)
+    told = []
+    for number in range(601):
+        generations.give(0, packed([1, 2]), 9, number / 20)
+        if number in (60, 200, 600):
+            told.append(generations.given(packed([1, 2]), number / 20)[2][0])
+    assert told == pytest.approx([20 * MEMORY_S] * 3, rel=0.15), "after 3, 10 and 30 s"

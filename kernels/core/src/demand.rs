@@ -1,5 +1,5 @@
-//! How often something was asked for lately: a count that fades, by key. Two generations, as in `generations`, whose keys
-//! they are about, so they bound it.
+//! How often something is asked for: a count that fades, by key, and for how long there was one. Two generations, as in
+//! `generations`, whose keys they are about, so they bound it.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,15 @@ pub struct Demand {
     old: HashMap<u64, Count>,
 }
 
-/// As of `at`, in seconds.
-#[derive(Clone, Copy, Default)]
+/// Of the memory: how long a burst lasts, which is no rate yet.
+const BURST: f64 = 0.05;
+
+/// As of `at`, in seconds; the first one was at `since`.
+#[derive(Clone, Copy)]
 struct Count {
     uses: f64,
     at: f64,
+    since: f64,
 }
 
 impl Demand {
@@ -27,14 +31,37 @@ impl Demand {
     }
 
     pub fn add(&mut self, key: u64, now: f64) {
-        let uses = self.uses(key, now) + 1.0;
-        self.young.insert(key, Count { uses, at: now });
+        let count = match self.count(key) {
+            Some(count) => Count {
+                uses: self.faded(count, now) + 1.0,
+                at: now,
+                ..count
+            },
+            None => Count {
+                uses: 1.0,
+                at: now,
+                since: now,
+            },
+        };
+        self.young.insert(key, count);
     }
 
+    /// In `memory_s`, if it goes on like that: a count that began lately has seen only a part of it. One that has just
+    /// begun may be a burst, and all there is.
     pub fn uses(&self, key: u64, now: f64) -> f64 {
-        let Some(count) = self.young.get(&key).or_else(|| self.old.get(&key)) else {
-            return 0.0;
-        };
+        self.count(key).map_or(0.0, |count| {
+            let age = (now - count.since) / self.memory_s;
+            let unseen = (-age).exp();
+            self.faded(count, now) / (1.0 - unseen + unseen * (-age / BURST).exp())
+        })
+    }
+
+    fn count(&self, key: u64) -> Option<Count> {
+        let found = self.young.get(&key).or_else(|| self.old.get(&key));
+        found.copied()
+    }
+
+    fn faded(&self, count: Count, now: f64) -> f64 {
         count.uses * ((count.at - now) / self.memory_s).exp()
     }
 
