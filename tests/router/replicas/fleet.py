@@ -1,12 +1,13 @@
 """Routers and nodes that find each other through a registry, in a test."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 from tests.router.fakes import FakeAgent
-from tests.router.serving import Served, request, serving, until
+from tests.router.serving import Served, ask, chat, request, serving, until
 from trunkline.agent.registration import Registration, Registry
 from trunkline.router.replicas import link as link_module
 from trunkline.router.replicas.link import Link
@@ -55,6 +56,31 @@ async def fleet(
         await until(lambda: all(settled(router, nodes, routers - 1) for router in served))
         await until(lambda: not any(router.router.context.warmup.missing() for router in served))
         yield served, agents
+
+
+@asynccontextmanager
+async def load(*routers: Served) -> AsyncIterator[list[int]]:
+    """Requests to each router, one after the other, and their statuses. At the end: none has failed."""
+    statuses: list[int] = []
+
+    async def one(router: Served) -> None:
+        while True:
+            statuses.append((await ask(router.port, request(body=chat(f"question {len(statuses)}")))).status)
+            await asyncio.sleep(0.02)
+
+    tasks = [asyncio.create_task(one(router)) for router in routers]
+    try:
+        yield statuses
+        asked = len(statuses)
+        await until(lambda: len(statuses) > asked + len(tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+    assert set(statuses) == {200}
 
 
 def replicas(router: Served) -> Replicas:

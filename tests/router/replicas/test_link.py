@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from tests.redis_server import RedisServer, redis_server
 from tests.router.fakes import FakeAgent
-from tests.router.replicas.fleet import fleet, get, link, quick, ready, registered, replicas, running, settled
+from tests.router.replicas.fleet import fleet, get, link, load, quick, ready, registered, replicas, running, settled
 from tests.router.serving import ask, chat, request, run, serving, until
 from trunkline.agent.registration import Registration, Registry
 from trunkline.router.replicas import link as link_module
@@ -193,14 +193,12 @@ def test_without_redis_service_goes_on_loudly_and_heals(
     redis: RedisServer, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with fleet(redis.address) as ((one, other), _agents):
+        async with fleet(redis.address) as ((one, other), _agents), load(one, other):
             for _ in range(2):
                 before = [link(router).losses for router in (one, other)]
                 (redis.kill if how == "kill" else redis.freeze)()
                 await until(lambda: not link(one).connected and not link(other).connected)
                 for router, losses_before in zip((one, other), before, strict=True):
-                    for _ in range(5):
-                        assert (await ask(router.port, request())).status == 200
                     readyz = await ask(router.port, get("/readyz"))
                     assert readyz.status == 200
                     assert any("registry unix://" in entry for entry in readyz.json["degraded"])
@@ -258,11 +256,11 @@ def test_a_flushed_redis_heals(redis: RedisServer, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(link_module, "ECHO_S", 30.0)
 
     async def main() -> None:
-        async with fleet(redis.address) as ((one, other), _agents):
+        async with fleet(redis.address) as ((one, other), _agents), load(one, other) as statuses:
             for _ in range(3):
                 redis.command("FLUSHALL")
-                for router in (one, other):
-                    assert (await ask(router.port, request())).status == 200
+                asked = len(statuses)
+                await until(lambda asked=asked: len(statuses) > asked + 2)  # type: ignore[misc]
             await until(lambda: redis.command("SCARD", "trunkline:0:nodes") == b":2\r\n")
             await until(lambda: redis.command("SCARD", "trunkline:0:routers") == b":2\r\n")
             await until(lambda: settled(one, 2, 1) and settled(other, 2, 1))
@@ -277,7 +275,7 @@ def test_a_redis_that_is_full_or_slow(how: str, caplog: pytest.LogCaptureFixture
 
     async def main() -> None:
         with redis_server("--enable-debug-command", "local") as redis:
-            async with fleet(redis.address) as ((one, other), _agents):
+            async with fleet(redis.address) as ((one, other), _agents), load(one, other):
                 if how == "full":
                     assert redis.command("CONFIG", "SET", "maxmemory", "1") == b"+OK\r\n"
                     sleeping = None
@@ -286,8 +284,6 @@ def test_a_redis_that_is_full_or_slow(how: str, caplog: pytest.LogCaptureFixture
                 await until(lambda: not link(one).connected and not link(other).connected)
                 losses = link(one).losses
                 for router in (one, other):
-                    for _ in range(5):
-                        assert (await ask(router.port, request())).status == 200
                     degraded = (await ask(router.port, get("/readyz"))).json["degraded"]
                     assert any("registry unix://" in entry for entry in degraded)
                 if sleeping is None:

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 
-from tests.router.replicas.fleet import fleet, get, link, quick, settled
-from tests.router.serving import Served, ask, chat, request, run, serving, until
+from tests.router.replicas.fleet import fleet, get, link, load, quick, settled
+from tests.router.serving import ask, run, serving, until
 from tests.sentinels import RedisGroup, redis_group
 from trunkline.router.replicas import link as link_module
 from trunkline.shared import lease, registry
@@ -33,28 +32,6 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisGroup]:
         yield found
 
 
-@asynccontextmanager
-async def load(*routers: Served) -> AsyncIterator[list[int]]:
-    """Requests to all routers, one after the other. Their statuses."""
-    statuses: list[int] = []
-
-    async def one(router: Served) -> None:
-        while True:
-            statuses.append((await ask(router.port, request(body=chat(f"question {len(statuses)}")))).status)
-            await asyncio.sleep(0.02)
-
-    tasks = [asyncio.create_task(one(router)) for router in routers]
-    try:
-        yield statuses
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
-
-
 @pytest.mark.parametrize("how", ["killed", "hung", "gives way"])
 def test_a_failover_under_load(group: RedisGroup, how: str, caplog: pytest.LogCaptureFixture) -> None:
     address = registry_address(group.url, None)
@@ -62,7 +39,7 @@ def test_a_failover_under_load(group: RedisGroup, how: str, caplog: pytest.LogCa
     async def main() -> None:
         async with fleet(address) as ((one, other), _agents):
             before = await asyncio.to_thread(group.primary)
-            async with load(one, other) as statuses:
+            async with load(one, other):
                 if how == "killed":
                     group.kill(before)
                 elif how == "hung":
@@ -82,9 +59,6 @@ def test_a_failover_under_load(group: RedisGroup, how: str, caplog: pytest.LogCa
                 await until(lambda: settled(one, 2, 1) and settled(other, 2, 1))
                 async with serving([], registry=address) as late:
                     await until(lambda: settled(late, 2, 2))
-                asked = len(statuses)
-                await until(lambda: len(statuses) > asked)
-            assert set(statuses) == {200}
             if how == "hung":
                 group.thaw(before)
 

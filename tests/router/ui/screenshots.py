@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 from PIL import Image
 
 from tests.router.serving import run, until
@@ -15,9 +16,16 @@ from tests.router.ui.cluster import SYSTEM, Cluster, cluster, crowd
 from trunkline.router.nodes import NodeState
 from trunkline.router.ui.history import STEP_S, STEPS, Step
 from trunkline.shared.names import Tier
+from trunkline.shared.pins import PinList, PinStatus
 
 FOLDER = Path(__file__).parents[3] / "docs" / "operate" / "ui"
 WIDE = {"width": 1360, "height": 900}
+PINS = PinList(
+    [
+        PinStatus("5f0c2ad1", 12_288, 768, 768, None, True),
+        PinStatus("9be41077", 2_048, 128, 126, 2_710.0, False),
+    ]
+)
 PRODUCTS = ("Answer questions about invoices. ", "Review the change as a careful engineer would. ", "Plan the trip. ")
 
 
@@ -71,6 +79,13 @@ async def main(folder: Path) -> None:
         await opened.locator("#detail-body table").wait_for()
         await opened.screenshot(path=folder / "explanation.png")
         await opened.keyboard.press("Escape")
+        await opened.emulate_media(color_scheme="light")
+        made.agents["gpu-199"].answers["GET /trunkline/pins"] = 200, msgspec.json.encode(PINS)
+        await opened.get_by_role("button", name="gpu-199", exact=True).click()
+        await opened.locator("#detail-body table").wait_for()
+        await opened.screenshot(path=folder / "node.png")
+        await opened.keyboard.press("Escape")
+        await opened.emulate_media(color_scheme="dark")
         await opened.set_viewport_size({"width": 390, "height": 844})
         await opened.wait_for_timeout(500)
         await opened.screenshot(path=folder / "phone.png")
