@@ -138,11 +138,13 @@ class OpenLoop(_Loaded):
             self.begin_all()
 
     def begin_all(self) -> None:
-        """The first request of every conversation, all at once; arrivals begin when they are answered."""
-        now = time.monotonic()
-        for _ in range(self.load.settings.open_conversations):
+        """The first request of every conversation, all at once; arrivals begin when they are answered, if the run has
+        not ended before."""
+        run, now = self.load, time.monotonic()
+        for _ in range(run.settings.open_conversations):
             self.sent.spawn(self.begin, now)
-        self.sent.join(self.load.opens - now)
+        while self.sent and not run.closed and (left := run.opens - time.monotonic()) > 0:
+            self.sent.join(min(left, _LOOK_S))
         self.begins = time.monotonic()
 
     def begin(self, due: float) -> None:
@@ -245,6 +247,9 @@ def _stop(environment: Environment, **_: Any) -> None:
         _fail(environment, error)
     else:
         _log.info("report: %s", folder)
+    if run.silent:
+        _log.error("no request was answered")
+        environment.process_exit_code = 1
 
 
 def _prepare(environment: Environment) -> None:

@@ -14,7 +14,7 @@ from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.compare import plot, table
 from trunkline.loadtest.compare.bound import begin_s, best_speedup
 from trunkline.loadtest.compare.contest import Contest
-from trunkline.loadtest.compare.plan import OURS, Plan
+from trunkline.loadtest.compare.plan import OURS, OWN, Plan
 from trunkline.loadtest.fleet.command import new_folder, run, write_json
 from trunkline.loadtest.fleet.fronts import PEERS, Front, fronts
 from trunkline.shared.errors import ConfigError, TrunklineError
@@ -85,7 +85,8 @@ def _chosen(found: dict[str, Front], only: str) -> dict[str, Front]:
 
 
 def _options(text: str) -> dict[str, object]:
-    """`--name value` pairs, and flags. Locust judges them. Raises ConfigError for what is neither."""
+    """`--name value` pairs, and flags. Locust judges them. Raises ConfigError for what is neither, and for those that
+    are not to be had."""
     options: dict[str, object] = {}
     name = ""
     try:
@@ -95,6 +96,8 @@ def _options(text: str) -> dict[str, object]:
     for word in words:
         if word.startswith("--"):
             name = word[2:]
+            if name.partition("=")[0] in OWN:
+                raise ConfigError(f"--traffic: {word} is the comparison's own to set")
             options[name] = True
         elif name:
             options[name], name = word, ""

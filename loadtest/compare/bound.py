@@ -2,12 +2,14 @@
 
 from argparse import ArgumentParser
 from collections.abc import Mapping
+from typing import NoReturn
 
 from trunkline.agent.engine.emulated.profile import Profile
 from trunkline.loadtest.load.conversation import Mix
 from trunkline.loadtest.load.options import add_options
 from trunkline.loadtest.load.settings import Settings
 from trunkline.loadtest.load.text import Writer
+from trunkline.shared.errors import ConfigError
 
 _CONVERSATIONS = 300
 
@@ -15,7 +17,7 @@ _CONVERSATIONS = 300
 def best_speedup(traffic: Mapping[str, object], profile: Profile) -> float:
     """Work without reuse, over that with one cache for all. Prefill and decode, without the fixed part of steps.
 
-    `traffic` are options of the locust profile. Raises ConfigError for one that has no valid value.
+    `traffic` are options of the locust profile. Raises ConfigError for one that there is not, or has no valid value.
     """
     mix = Mix(_settings(traffic), Writer(1.0))
     with_all = without = 0.0
@@ -51,8 +53,13 @@ def begin_s(traffic: Mapping[str, object], profile: Profile, users: int, agents:
     return work / agents
 
 
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+
 def _settings(traffic: Mapping[str, object]) -> Settings:
-    parser = ArgumentParser(exit_on_error=False)
+    parser = _Parser(allow_abbrev=False)
     add_options(parser)
     words = [word for name, value in traffic.items() for word in _words(name, value)]
     return Settings.of(parser.parse_args(words))

@@ -157,11 +157,15 @@ class Contest:
         return outcome(summary, watch.within(*summary["window"]), self._profile)
 
     def _best_peer(self) -> float:
-        """Requests per second; of Trunkline itself if it is alone. Raises TrunklineError if there is nobody."""
+        """Requests per second, not 0; of Trunkline itself if no other answers. Raises TrunklineError if none does."""
         found = {target: one.requests_s for target, one in self.results.closed.items()}
         if not found:
             raise TrunklineError(f"no router is left: {'; '.join(set(self.results.missing.values()))}")
-        return max((rate for target, rate in found.items() if target.front != OURS.front), default=found.get(OURS, 0.0))
+        peers = max((rate for target, rate in found.items() if target.front != OURS.front), default=0.0)
+        best = peers or found.get(OURS, 0.0)
+        if not best:
+            raise TrunklineError(f"no router has answered a request within --seconds {self._plan.seconds:g}")
+        return best
 
     def _hot_prefix(self) -> None:
         """One prompt that nearly all share, which no agent has at first, at twice what one agent can do."""
@@ -177,6 +181,8 @@ class Contest:
         # Few at once at first: together they would all compute the prefix.
         slowly = {**hot, "users": 16, "spawn-rate": 4}
         single = self._load(self._agents[0], slowly, plan.seconds / 2, plan.seconds)
+        if not single.requests_s:
+            raise TrunklineError("the agent alone has answered no request")
         self.results.hot_rate = 2 * single.requests_s
         self._say(f"hot prefix: {self.results.hot_rate:.2f} requests/s, twice what one agent can do")
         options = {**hot, "rate": self.results.hot_rate}

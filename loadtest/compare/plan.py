@@ -37,6 +37,14 @@ TARGETS = (
 BASE = Target("nginx-round-robin", reuse=False)
 """What a cluster without any of it does."""
 OURS = Target("trunkline")
+OWN = frozenset(
+    {
+        *("rate", "burst", "trace", "stretch", "open-conversations", "max-open", "aged"),
+        *("warm-up", "settle", "window", "reports"),
+        *("reuse", "no-reuse", "salt", "seed", "model"),
+    }
+)
+"""Options of the locust profile that a comparison sets itself, run by run."""
 
 
 @dataclass(frozen=True, slots=True)

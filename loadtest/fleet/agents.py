@@ -61,10 +61,18 @@ def agents(count: int, arguments: Iterable[str], folder: Path) -> Iterator[list[
 
 
 def await_idle(urls: Iterable[str]) -> None:
-    """Until no agent has anything to do. Raises TrunklineError if that takes too long."""
+    """Until no agent has anything to do. Raises TrunklineError if that takes too long, and for one that is gone."""
     until = time.monotonic() + _IDLE_S
     for url in urls:
-        while (now := counters(url))["running"] + now["waiting"] > 0:
+        while _under_way(url) > 0:
             if time.monotonic() > until:
                 raise TrunklineError(f"the agent at {url} is not idle after {_IDLE_S:.0f} s")
             time.sleep(0.1)
+
+
+def _under_way(url: str) -> float:
+    try:
+        now = counters(url)
+    except httpx.HTTPError as error:
+        raise TrunklineError(f"the agent at {url} does not answer: {error or type(error).__name__}") from None
+    return now["running"] + now["waiting"]

@@ -31,6 +31,8 @@ class Run:
         self.started = time.time()
         self.tally = Tally()
         self.under_way = 0
+        self.silent = True
+        """No request has come to its end yet, be it an error."""
         self._check = check
         writer = Writer(server.tokens_per_word)
         self._mix = Mix(settings, writer)
@@ -91,6 +93,7 @@ class Run:
 
     def count(self, request: Request, answer: Answer) -> None:
         """Judges the answer, and counts it if it belongs to the window; a wrong one always."""
+        self.silent = False
         if self._check is not None and answer.text and not self._check(request, answer):
             answer.error = WRONG
         if self.opens <= answer.due and (self._closed is None or answer.due <= self._closed):

@@ -123,6 +123,11 @@ class Settings:
             raise ConfigError(f"--rate {self.rate:g} and --trace exclude each other: a trace has its own arrivals")
         if self.settle and self.trace is not None:
             raise ConfigError(f"--settle {self.settle:g} and --trace exclude each other: a trace has no conversations")
+        if self.settle and self.rate and self.open_conversations > self.max_open:
+            raise ConfigError(
+                f"--settle {self.settle:g} begins --open-conversations {self.open_conversations} at once: more than "
+                f"--max-open {self.max_open}"
+            )
         if self.burst > 1 and not self.rate:
             raise ConfigError(f"--burst {self.burst} needs a --rate")
 

@@ -39,7 +39,12 @@ def test_the_rate_of_the_open_loop_is_of_the_best_peer(tmp_path: Path) -> None:
     one = contest(tmp_path, [])
     with pytest.raises(TrunklineError, match="no router is left"):
         one._best_peer()
+    one.results.closed[OURS] = found(0.0)
+    with pytest.raises(TrunklineError, match="no router has answered a request within --seconds 15"):
+        one._best_peer()
     one.results.closed[OURS] = found(9.0)
+    assert one._best_peer() == 9.0
+    one.results.closed[TARGETS[1]] = found(0.0)
     assert one._best_peer() == 9.0
     one.results.closed[TARGETS[1]], one.results.closed[TARGETS[2]] = found(5.0), found(7.0)
     assert one._best_peer() == 7.0

@@ -12,12 +12,18 @@ from trunkline.shared.errors import ConfigError
 
 
 def test_traffic_is_a_line_of_options() -> None:
-    assert _options("--turns 8:24 --no-reuse --salt 'a b'") == {"turns": "8:24", "no-reuse": True, "salt": "a b"}
+    assert _options("--turns 8:24 --skip-bad --zipf ' 1'") == {"turns": "8:24", "skip-bad": True, "zipf": " 1"}
     assert _options("") == {}
     with pytest.raises(ConfigError, match="'8:24' belongs to no option"):
         _options("8:24")
     with pytest.raises(ConfigError, match="No closing quotation"):
-        _options("--salt 'a")
+        _options("--api-keys 'a")
+
+
+@pytest.mark.parametrize("line", ["--rate 5", "--turns 2 --warm-up=300", "--no-reuse"])
+def test_traffic_does_not_say_what_the_comparison_does(line: str) -> None:
+    with pytest.raises(ConfigError, match="is the comparison's own to set"):
+        _options(line)
 
 
 def test_routers_are_chosen_by_name_and_ours_is_always_there(tmp_path: Path) -> None:
@@ -33,6 +39,9 @@ def test_routers_are_chosen_by_name_and_ours_is_always_there(tmp_path: Path) -> 
     [
         (("--profile", "nix"), "profile 'nix' is not known"),
         (("--traffic", "--turns x"), "--turns 'x'"),
+        (("--traffic", "--turns"), "--turns: expected one argument"),
+        (("--traffic", "--bogus 1"), "unrecognized arguments: --bogus 1"),
+        (("--traffic", "--warm 300"), "unrecognized arguments: --warm 300"),
         (("--only", "nix"), "'nix' is none of"),
     ],
 )

@@ -12,6 +12,7 @@ from trunkline.loadtest.load.conversation import Request
 from trunkline.loadtest.load.server import find
 from trunkline.loadtest.load.settings import Range, Settings
 from trunkline.loadtest.load.stream import Answer
+from trunkline.shared.errors import TrunklineError
 
 EMULATED = ("--engine", "emulated", "--pages", "300", "--time-scale", "0.1", "--page-bytes", "256")
 TALK = (
@@ -46,6 +47,11 @@ def test_an_agents_answer_is_the_known_one_and_its_counters_tell_of_it(tmp_path:
     assert now["cached_tokens_total"] > 0
     assert now.tiers() == ["device"]
     assert now.pages("device")["total"] == 300
+
+
+def test_an_agent_that_is_gone_is_said() -> None:
+    with pytest.raises(TrunklineError, match=r"http://127\.0\.0\.1:1 does not answer: .*refused"):
+        await_idle(["http://127.0.0.1:1"])
 
 
 def test_an_agent_that_does_not_start_is_said(tmp_path: Path) -> None:

@@ -11,14 +11,17 @@ MODEL = "stub"
 
 
 class Stub(ThreadingHTTPServer):
-    """`bodies` are those of the streamed requests so far. Of those, every `fails`-th is answered with 503."""
+    """`bodies` are those of the streamed requests so far. Of those, every `fails`-th is answered with 503, and none at
+    all if it `hangs`."""
 
     daemon_threads = True
 
-    def __init__(self, context: int = 40_000, fails: int = 0) -> None:
+    def __init__(self, context: int = 40_000, fails: int = 0, *, hangs: bool = False) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.context = context
         self.fails = fails
+        self.hangs = hangs
+        self.ended = threading.Event()
         self.bodies: list[dict[str, Any]] = []
 
     @property
@@ -33,6 +36,7 @@ def serving(stub: Stub) -> Iterator[Stub]:
     try:
         yield stub
     finally:
+        stub.ended.set()
         stub.shutdown()
         thread.join()
         stub.server_close()
@@ -57,6 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
         bodies.append(body)
         if self.server.fails and len(bodies) % self.server.fails == 0:
             return self._answer(503, b"{}")
+        if self.server.hangs:
+            self.server.ended.wait()
+            self.close_connection = True
+            return None
         usage["prompt_tokens_details"] = {"cached_tokens": prompt // 2}  # type: ignore[assignment]
         chunks = [{"choices": [{"delta": {"content": "word "}}]}] * body["max_tokens"]
         events = [json.dumps(event) for event in [*chunks, {"choices": [], "usage": usage}]]

@@ -91,6 +91,18 @@ def test_errors_are_counted_by_their_kind_and_end_in_the_exit_status(tmp_path: P
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.parametrize("loop", [("-u", 3), ("--rate", 20, "--open-conversations", 3)])
+def test_a_server_that_never_answers_ends_in_the_exit_status(tmp_path: Path, loop: tuple[object, ...]) -> None:
+    """With the run, and not only with the patience of those who wait for an answer."""
+    settles = ("--warm-up", 1000, "--settle", 0.3, "--window", 1)
+    with serving(Stub(hangs=True)) as stub:
+        run = headless(tmp_path, "--host", stub.url, "-t", "2s", "--stop-timeout", 1, *loop, *settles)
+    assert run.returncode == 1
+    assert "no request was answered" in run.stderr
+    summary = json.loads(next(tmp_path.glob("*/summary.json")).read_text())
+    assert (summary["requests"], summary["unsettled"], summary["unfinished"]) == (0, 3, 3)
+
+
 def test_a_trace_ends_by_itself(tmp_path: Path) -> None:
     lines = [
         {"timestamp": 300 * n, "input_length": 40, "hash_ids": [1, 2, n + 3], "output_length": 2} for n in range(5)

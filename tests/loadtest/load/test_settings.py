@@ -42,10 +42,11 @@ def test_options_are_read() -> None:
         ("--burst", "2"),
         ("--settle", "-1"),
         ("--settle", "2", "--trace", "t.jsonl"),
+        ("--settle", "2", "--rate", "1", "--open-conversations", "9", "--max-open", "8"),
         ("--window", "inf"),
     ],
 )
-def test_a_bad_value_is_named(arguments: tuple[str, str]) -> None:
+def test_a_bad_value_is_named(arguments: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=arguments[0]):
         parsed(*arguments)
 
