@@ -18,10 +18,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from tests.redis_server import redis_server
 from trunkline.shared.cli import build
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.ray_cluster import patiently
-from trunkline.shared.up_ray import Wanted
 
 DEADLINE_S = 180.0
 TOKEN = "an admin token of this test"
@@ -54,12 +54,12 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def up(address: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def up(address: str, folder: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = [str(one.getsockname()[1]), str(other.getsockname()[1])]
     command = [sys.executable, "-m", "trunkline.shared.cli", "up", "--ray", address, "--threads", "1"]
     command += ["--engine", "emulated", "--profile", "llama-8b-h100", "--time-scale", "0.1"]
-    command += ["--port", ports[0], "--agent-port", ports[1]]
+    command += ["--port", ports[0], "--agent-port", ports[1], *flags]
     with (folder / "up.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
@@ -132,6 +132,11 @@ def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None
             assert (fresh := command_of("agent-0")) is not None
             assert fresh.pid != found.pid
 
+        # What the processes say is where Ray's users look for it.
+        said = "".join(path.read_text() for path in Path(os.environ["RAY_TMPDIR"]).glob("**/logs/worker-*.out"))
+        assert said.count("agent-0 serves emulated-llama-8b-h100") >= 3
+        assert "router on http" in said
+
         nodes.remove_node(nodes.worker_nodes.copy().pop(), allow_graceful=False)
         until(lambda: asked() >= 0, log)
         until(whole, log)
@@ -143,6 +148,29 @@ def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None
     assert "[up] stopped" in log.read_text()
     assert process.returncode == 0
     assert command_of("agent-0") is None
+
+
+@pytest.mark.timeout(600)
+def test_several_routers_share_the_fleet_through_a_registry(nodes: Any, tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    with redis_server() as redis, up(nodes.address, tmp_path, "--routers", "2", "--registry", redis.url) as process:
+        until(lambda: "Trunkline serves" in log.read_text() or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text()
+        ready = [line.split() for line in log.read_text().splitlines() if line.startswith("[router-")]
+        urls = {words[0]: words[3] for words in ready if words[1] == "ready"}
+        assert set(urls) == {"[router-0]", "[router-1]"}
+        for url in urls.values():
+            with httpx.Client(base_url=url, timeout=30.0, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+
+                def found(client: httpx.Client = client) -> int:
+                    body = {"prompt": PROMPT, "max_tokens": 4, "model": "emulated-llama-8b-h100"}
+                    answer = client.post("/v1/completions", json=body).raise_for_status()
+                    return int(answer.headers["x-trunkline-matched-tokens"])
+
+                until(lambda found=found: found() > 0, log)  # type: ignore[misc]
+                view = client.get("/admin/nodes").json()
+                assert {node["name"] for node in view["nodes"]} == {"agent-0", "agent-1"}
+                assert len(view["registry"]["routers"]) == 1, "the other one"
 
 
 @pytest.mark.parametrize(
@@ -166,10 +194,6 @@ def test_no_cluster_is_one_line() -> None:
     refused = CliRunner().invoke(build(), ["up", "--ray", f"127.0.0.1:{port}"])
     assert isinstance(refused.exception, ConfigError)
     assert "no cluster" in str(refused.exception)
-
-
-def test_several_routers_have_a_registry() -> None:
-    assert Wanted(2, 2, 8000, 8100, {"--threads": "1"}, 0.0, "redis://h").routers == 2
 
 
 def test_nodes_that_do_not_start_in_time_are_started_again() -> None:
