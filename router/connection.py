@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import httptools
 
 from trunkline.router.head import Heads, Memory, has_length, is_chunked, response_fields, without_length
+from trunkline.router.receiver import NodeFailure, Receiver
 from trunkline.shared.body import Body
 
 if TYPE_CHECKING:
@@ -21,34 +22,6 @@ _memory: Memory[tuple[int, bytes]] = Memory()
 _LARGEST = 4096
 _CHUNK_HEADS = {len(b"%x\r\n\r\n" % size) + size: b"%x\r\n" % size for size in range(1, _LARGEST)}
 """How a read of some length begins if it is one whole chunk: then it need not be parsed."""
-
-
-class NodeFailure(Exception):
-    """A node did not answer as it should. `refused`: nothing listens there, so its process and cache are gone."""
-
-    def __init__(self, message: str, *, timeout: bool = False, refused: bool = False, stale: bool = False) -> None:
-        super().__init__(message)
-        self.timeout = timeout
-        self.refused = refused
-        self.stale = stale
-        """A connection that was kept open turned out to be closed: another one may well work."""
-
-
-class Receiver(Protocol):
-    """Who waits for a response. Called on the event loop, in this order; nothing comes after the last two."""
-
-    def on_connected(self, connection: "Connection") -> None: ...
-
-    def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
-        """`fields`: lines of the head that travel on, each with its CRLF in front. `until_eof`: the body ends with the
-        connection. `body`: what of it came along, framing included.
-
-        A receiver that wants the rest calls `splice`.
-        """
-
-    def on_end(self) -> None: ...
-
-    def on_failure(self, failure: NodeFailure) -> None: ...
 
 
 class Connection(asyncio.Protocol):

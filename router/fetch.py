@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from trunkline.router.connection import Connection, NodeFailure
+from trunkline.router.connection import Connection
 from trunkline.router.node import Node
 from trunkline.router.pools import Pool
+from trunkline.router.receiver import NodeFailure
 from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.errors import UNDECODABLE, TrunklineError
 

@@ -4,8 +4,9 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from trunkline.router.connection import Connection, NodeFailure, Receiver
+from trunkline.router.connection import Connection
 from trunkline.router.node import Node
+from trunkline.router.receiver import NodeFailure, Receiver
 
 
 class Pool:

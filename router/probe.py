@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from trunkline.router.connection import NodeFailure
 from trunkline.router.fetch import fetch
 from trunkline.router.follower import Stream
+from trunkline.router.receiver import NodeFailure
 from trunkline.shared.errors import UNDECODABLE, TrunklineError, WireError
 from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH
 from trunkline.shared.pull import is_address

@@ -1,23 +1,21 @@
 """Carries one request to a node and its response back, trying the next-ranked node while nothing has come back."""
 
-import asyncio
 import logging
-from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Protocol
 
 import msgspec
 
 from trunkline.router.admission.passage import Passage
-from trunkline.router.connection import Connection, NodeFailure
+from trunkline.router.client import Client
+from trunkline.router.connection import Connection
 from trunkline.router.context import Context
 from trunkline.router.counters import Outcome
 from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
+from trunkline.router.receiver import NodeFailure
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
-from trunkline.router.trace import RequestTrace
 from trunkline.router.unframed import UnframedConnection
 from trunkline.shared.body import Body
 from trunkline.shared.errors import Overloaded, RequestError
@@ -33,34 +31,6 @@ _GRACE_S = 1.0
 """Connecting has a deadline of its own, which comes first."""
 
 
-class Client(Protocol):
-    """Where the response goes. `unframed`: the client speaks HTTP/1.0 and knows no chunks."""
-
-    request_id: str
-    unframed: bool
-
-    def request_head(self, authority: bytes, size: int, fields: bytes) -> bytes:
-        """The head of the request to a node, for a body of `size` bytes, with these fields (lines) as well."""
-
-    def write_head(self, status: int, fields: bytes, choice: Choice, until_eof: bool, body: bytes) -> None:
-        """`fields`: lines of the head, each with its CRLF in front. `until_eof`: the body ends with the connection."""
-
-    write: Callable[[bytes], None]
-    outlet: asyncio.Transport | None
-    """What `write` writes to; None if it does more than that."""
-
-    trace: RequestTrace | None
-
-    def end(self, *, broken: bool = False) -> None:
-        """The response is complete, in form at least: `broken`, it ends with an error."""
-
-    def break_off(self, outcome: Outcome) -> None:
-        """The response cannot be completed: the connection ends short of its framing, so that the client notices."""
-
-    def refuse(self, error: RequestError) -> None:
-        """Answers with an error; nothing was written yet."""
-
-
 class Relay:
     """One request under way. Ends with exactly one of the client's last three methods, or with `cancel`.
 
@@ -68,24 +38,9 @@ class Relay:
     """
 
     __slots__ = (
-        "_blocked",
-        "_body",
-        "_choice",
-        "_client",
-        "_connection",
-        "_context",
-        "_decision",
-        "_done",
-        "_fields",
-        "_limit",
-        "_passage",
-        "_paused",
-        "_placement",
-        "_priority",
-        "_started",
-        "_ticket",
-        "_try",
-        "deadline",
+        *("_body", "_client", "_context", "_decision", "_passage", "_placement", "_priority"),
+        *("_choice", "_connection", "_ticket", "_try"),
+        *("_blocked", "_done", "_fields", "_limit", "_paused", "_started", "deadline"),
     )
 
     def __init__(

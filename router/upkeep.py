@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from trunkline.router.connection import NodeFailure
 from trunkline.router.fetch import CONNECT_S, fetch, message_of
 from trunkline.router.nodes import Node, Registry
+from trunkline.router.receiver import NodeFailure
 from trunkline.shared.errors import UNDECODABLE, RequestError
 from trunkline.shared.pins import CACHE_PATH, PINS_PATH, PinList, PinStatus
 

@@ -5,9 +5,10 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.router.connection import Connection, NodeFailure
+from trunkline.router.connection import Connection
 from trunkline.router.nodes import Node
 from trunkline.router.pools import Pool
+from trunkline.router.receiver import NodeFailure
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
