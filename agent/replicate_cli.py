@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from trunkline.agent.prefix_cli import Prefix, read_prefix
-from trunkline.shared.ask import admin_token, asking
+from trunkline.shared.ask import ADMIN_URL_VARIABLE, admin_token, asking
 from trunkline.shared.errors import UNDECODABLE, TrunklineError
 from trunkline.shared.names import REPLICATE_PATH, ROUTER_PORT
 from trunkline.shared.replicate import Replicated
@@ -18,7 +18,9 @@ ANSWER_S = 10.0
 def replicate(
     prefix: Prefix,
     to: Annotated[int, typer.Option(min=1, help="Nodes more that are to have it: the least busy ones.")] = 1,
-    url: Annotated[str, typer.Option(help="Base URL of a router, or host:port.")] = f"http://127.0.0.1:{ROUTER_PORT}",
+    url: Annotated[
+        str, typer.Option(envvar=ADMIN_URL_VARIABLE, help="Base URL of a router, or host:port.")
+    ] = f"http://127.0.0.1:{ROUTER_PORT}",
     model: Annotated[str | None, typer.Option(help="Where several are served.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Whose pages, where tenants are configured.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, max=60.0, help="Seconds that nodes are given.")] = 30.0,

@@ -10,12 +10,12 @@ import typer
 from trunkline.router.drain_cli import drain as drain_node
 from trunkline.router.explain.show import show as show_decisions
 from trunkline.router.status import show
-from trunkline.shared.ask import admin_token
+from trunkline.shared.ask import ADMIN_URL_VARIABLE, admin_token
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import MAX_LISTED, ROUTER_PORT
 
 _URL = f"http://127.0.0.1:{ROUTER_PORT}"
-_Url = Annotated[str, typer.Option(help="Base URL of the router, or host:port.")]
+_Url = Annotated[str, typer.Option(envvar=ADMIN_URL_VARIABLE, help="Base URL of the router, or host:port.")]
 
 
 def status(

@@ -10,6 +10,7 @@ from trunkline.shared.errors import ConfigError, TrunklineError
 
 TIMEOUT_S = 5.0
 ADMIN_TOKEN_VARIABLE = "TRUNKLINE_ADMIN_TOKEN"  # noqa: S105  # Its name.
+ADMIN_URL_VARIABLE = "TRUNKLINE_ADMIN_URL"
 
 
 class Asker:

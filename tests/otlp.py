@@ -32,6 +32,8 @@ class Collector:
         self.url = ""
         self.spans: list[Span] = []
         self.requests = 0
+        self.headers: dict[str, str] = {}
+        """Of the last request."""
 
     def named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]
@@ -54,7 +56,7 @@ class Collector:
 
 
 @contextlib.contextmanager
-def collector() -> Iterator[Collector]:
+def collector(host: str = "127.0.0.1") -> Iterator[Collector]:
     kept = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,6 +64,7 @@ def collector() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["content-length"]))
             fine = (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
             if fine:
+                kept.headers = {name.lower(): value for name, value in self.headers.items()}
                 kept.take(body)
             self.send_response(200 if fine else 404)
             self.send_header("content-length", "0")
@@ -69,8 +72,8 @@ def collector() -> Iterator[Collector]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        kept.url = f"http://127.0.0.1:{server.server_port}"
+    with ThreadingHTTPServer((host, 0), Handler) as server:
+        kept.url = f"http://{host}:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

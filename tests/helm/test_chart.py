@@ -47,7 +47,19 @@ GOOD: dict[str, tuple[str, ...]] = {
         "poolDefaults.rdmaDevice=rdma/hca",
         "poolDefaults.hostNetwork=true",
         "poolDefaults.shm=64Gi",
-        "poolDefaults.hugepages=64Gi",
+        "poolDefaults.hostMemory=64GiB",
+        "poolDefaults.hugepages=65Gi",
+        "poolDefaults.resources.limits.memory=500Gi",
+    ),
+    "two pools on the same hosts": (
+        "pools[0].name=a",
+        "pools[1].name=b",
+        "pools[1].port=8200",
+        "poolDefaults.kind=DaemonSet",
+        "poolDefaults.hostNetwork=true",
+        "poolDefaults.priorityClassName=high",
+        "poolDefaults.nodeSelector.gpu=h100",
+        "poolDefaults.tolerations[0].operator=Exists",
     ),
     "a disk with a claim": (DISK, "poolDefaults.disk.storageClass=local", "poolDefaults.hostMemory=1GiB"),
     "a disk of the host": (
@@ -55,6 +67,12 @@ GOOD: dict[str, tuple[str, ...]] = {
         "poolDefaults.kind=DaemonSet",
         "poolDefaults.disk.hostPath=/mnt/nvme",
         "poolDefaults.hostMemory=1GiB",
+    ),
+    "logs and traces": (
+        "logs.format=json",
+        "traces.endpoint=http://collector:4318",
+        "traces.ratio=1",
+        "traces.headersSecret=h",
     ),
     "tenants and an admin": ("tenants.existingSecret=t", "admin.existingSecret=a", "clusterSecret.existingSecret=c"),
     "a model from a volume": (
@@ -98,8 +116,28 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         ("redis.enabled=false", "redis.external.url=redis://r.example:6379"),
         r"existingSecret",
     ),
+    "an authority without TLS": (
+        (
+            "redis.enabled=false",
+            "redis.external.url=redis://r.example",
+            "redis.external.existingSecret=r",
+            "redis.external.caSecret=ca",
+        ),
+        r"caSecret is for TLS.*begins with .redis",
+    ),
     "a password in a URL": (("redis.enabled=false", "redis.external.url=redis://:x@r.example:6379"), r"redis.external"),
     "two Redis servers": (("redis.external.url=redis://r.example", "redis.external.existingSecret=r"), r"exclude"),
+    "a name of all pools": (("poolDefaults.name=a",), r"poolDefaults.name"),
+    "the clients' port for /admin": (("admin.port=8000",), r"admin.port is 8000"),
+    "a share that is none": (("traces.ratio=50",), r"traces/ratio"),
+    "a collector that is no URL": (("traces.endpoint=collector:4318",), r"traces/endpoint"),
+    "an unknown format of logs": (("logs.format=xml",), r"logs/format"),
+    "a privileged port": (("poolDefaults.port=80",), r"poolDefaults/port"),
+    "huge pages without a host tier": (("poolDefaults.hugepages=1Gi",), r"hugepages .* no hostMemory"),
+    "huge pages that are too few": (
+        ("poolDefaults.hugepages=1Gi", "poolDefaults.hostMemory=1GiB"),
+        r"hugepages of 1Gi have no room",
+    ),
     "a claim for a DaemonSet": (
         (DISK, "poolDefaults.kind=DaemonSet", "poolDefaults.disk.storageClass=l", "poolDefaults.hostMemory=1GiB"),
         r"DaemonSet has no claims",
@@ -207,12 +245,57 @@ def test_a_router_that_watches_endpointslices_may_do_that_alone() -> None:
 
 
 def test_no_secret_is_written_where_others_read_it() -> None:
-    documents = render("redis.enabled=false", "redis.external.url=redis://r:6379", "redis.external.existingSecret=r")
+    documents = render(
+        "redis.enabled=false",
+        "redis.external.url=redis+sentinel://s/m",
+        "redis.external.existingSecret=r",
+        "redis.external.sentinelKey=sentinel",
+        "admin.existingSecret=a",
+        "traces.endpoint=http://collector:4318",
+        "traces.headersSecret=h",
+    )
+    secret = set()
     for pod in pods(documents):
         for container in pod["containers"]:
             for variable in container.get("env", []):
-                if "SECRET" in variable["name"] or "PASSWORD" in variable["name"]:
+                if re.search("SECRET|PASSWORD|TOKEN|HEADERS", variable["name"]):
                     assert "secretKeyRef" in variable["valueFrom"]
+                    secret.add(variable["name"])
+    assert len(secret) == 5
+
+
+def test_each_pool_listens_where_the_router_is_told() -> None:
+    pools = ("pools[0].name=a", "pools[1].name=b", "pools[1].port=9000")
+    by_name = render("redis.enabled=false", "router.replicas=1", *pools)
+    router = next(pod for pod in pods(by_name) if pod["containers"][0]["name"] == "router")["containers"][0]
+    assert "--node=http://tl-b-0.tl-agents:9000" in router["args"]
+    agents = [pod["containers"][0] for pod in pods(render(*pools)) if pod["containers"][0]["name"] == "agent"]
+    for agent, first in zip(agents, (8100, 9000), strict=True):
+        assert [port["containerPort"] for port in agent["ports"]] == list(range(first, first + 5))
+        flags = dict(argument[2:].split("=", 1) for argument in agent["args"] if "=" in argument)
+        given = [flags[name] for name in ("port", "events-port", "replay-port", "transfer-port")]
+        assert [int(port) for port in given] == list(range(first, first + 4))
+        assert flags["advertise"] == f"http://$(POD_IP):{first}"
+        assert agent["startupProbe"]["exec"]["command"] == ["trunkline-ready", str(first)]
+
+
+def test_the_admin_listener_is_not_in_the_service() -> None:
+    documents = render("admin.port=9001")
+    router = next(pod for pod in pods(documents) if pod["containers"][0]["name"] == "router")["containers"][0]
+    assert "--admin-port=9001" in router["args"]
+    assert not any(argument.startswith("--admin-host") for argument in router["args"])
+    assert {"name": "TRUNKLINE_ADMIN_URL", "value": "http://127.0.0.1:9001"} in router["env"]
+    service = next(one for one in documents if one["kind"] == "Service" and one["metadata"]["name"] == "tl-router")
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["http"]
+
+
+def test_routers_and_agents_log_and_trace_alike() -> None:
+    documents = render("logs.format=json", "traces.endpoint=http://collector:4318", "traces.ratio=0.5")
+    for pod in pods(documents):
+        container = pod["containers"][0]
+        if container["name"] in ("router", "agent"):
+            assert {"--log-format=json", "--otlp-endpoint=http://collector:4318"} <= set(container["args"])
+            assert {"name": "OTEL_TRACES_SAMPLER_ARG", "value": "0.5"} in container["env"]
 
 
 def test_dashboards_are_there_for_grafana_as_they_were_written() -> None:

@@ -3,18 +3,18 @@
 The scripts that start and stop it (build.sh, up.sh, base-image.sh, down.sh) are in the folder TRUNKLINE_K8S.
 """
 
-import json
+import hashlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-
-import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm/trunkline"
@@ -23,14 +23,9 @@ HOME = Path(os.environ.get("K8S_HOME") or Path.home() / ".cache/trunkline-k8s")
 BASE = "localhost/debian:bookworm"
 VERSION, NEXT = "0.1.0", "0.1.1"
 """The second one is the same images under another name: what an upgrade goes to."""
+_MONITORING = "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring"
+_CUSTOM = ("httproutes", "podmonitors", "prometheusrules")
 _CTR = ("ctr", "-a", "/run/trunkline-k8s/containerd.sock", "-n", "k8s.io")
-_RESTRICTED = {
-    "runAsNonRoot": True,
-    "runAsUser": 10001,
-    "runAsGroup": 10001,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-_CONTAINER = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 class CommandError(Exception):
@@ -99,6 +94,25 @@ def _build(scripts: Path) -> list[str]:
     return images
 
 
+def custom_resources() -> list[Path]:
+    """Definitions of what the chart makes for operators: from Go's types as their makers do, once for each version."""
+    modules = Path(__file__).with_name("crds")
+    folder = HOME / f"crds-{hashlib.sha256((modules / 'go.sum').read_bytes()).hexdigest()[:16]}"
+    if not folder.exists():
+        with TemporaryDirectory(dir=HOME) as made:
+            go = ["go", "-C", str(modules)]
+            run(*go, "tool", "controller-gen", "crd", f"paths={_MONITORING}/v1", f"output:dir={made}", timeout=900.0)
+            gateway = run(*go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").strip()
+            shutil.copy(f"{gateway}/config/crd/standard/gateway.networking.k8s.io_httproutes.yaml", made)
+            shutil.copytree(made, folder)
+    return [path for path in folder.iterdir() if path.stem.split("_")[1] in _CUSTOM]
+
+
+def kill_container(number: str) -> None:
+    """SIGKILL, without a word before it."""
+    run(*_CTR, "tasks", "kill", "--signal", "SIGKILL", number)
+
+
 def _keep_images() -> "subprocess.Popen[bytes]":
     """Starts the kubelet again, so that it never deletes images: those that no pod uses cannot be pulled here.
 
@@ -116,126 +130,6 @@ def _keep_images() -> "subprocess.Popen[bytes]":
     pause = HOME / "run/img/pause.tar"
     run(*_CTR, "images", "import", str(pause))
     return kubelet
-
-
-class Namespace:
-    """A namespace where Pod Security `restricted` is enforced, with kubectl and helm for it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def kubectl(self, *arguments: str, input: str | None = None) -> str:
-        return run("kubectl", "-n", self.name, *arguments, input=input)
-
-    def helm(self, *arguments: str) -> str:
-        return run("helm", "-n", self.name, *arguments)
-
-    def install(self, *sets: str, values: dict[str, Any] | None = None, verb: str = "install") -> None:
-        """The release `tl`; returns before anything is ready."""
-        settings = [word for one in sets for word in ("--set", one)]
-        more = ["-f", str(VALUES)]
-        if values is not None:
-            path = HOME / f"run/{self.name}-values.yaml"
-            path.write_text(yaml.safe_dump(values))
-            more += ["-f", str(path)]
-        self.helm(verb, "tl", str(CHART), *more, *settings)
-
-    def apply(self, *documents: dict[str, Any]) -> None:
-        self.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
-
-    def get(self, *arguments: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return found
-
-    def ready(self, workload: str, seconds: int = 240) -> None:
-        """Waits for a rollout: `deployment/tl-router`."""
-        self.kubectl("rollout", "status", workload, f"--timeout={seconds}s")
-
-    def pods(self, component: str) -> dict[str, str]:
-        """UIDs of the pods that are ready, by name."""
-        found = self.get("pods", "-l", f"app.kubernetes.io/component={component}")["items"]
-        return {
-            pod["metadata"]["name"]: pod["metadata"]["uid"]
-            for pod in found
-            if "deletionTimestamp" not in pod["metadata"]
-            and any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
-        }
-
-    def kill(self, pod: str) -> None:
-        """SIGKILL, without a word before it: Kubernetes starts the container again."""
-        container = self.get("pod", pod)["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
-        run(*_CTR, "tasks", "kill", "--signal", "SIGKILL", container)
-
-    def status(self) -> dict[str, Any]:
-        """As a router sees the fleet."""
-        found: dict[str, Any] = json.loads(
-            self.kubectl("exec", "deployment/tl-router", "--", "trunkline", "status", "--json")
-        )
-        return found
-
-    def serving(self) -> set[str]:
-        """Names of the nodes that a router takes for ready."""
-        return {node["name"] for node in self.status()["nodes"] if node["state"] == "ready"}
-
-    def client(self) -> None:
-        """A pod named `client`, where `kubectl exec` runs what asks the router."""
-        container = {
-            "name": "client",
-            "image": f"localhost/trunkline-router:{VERSION}",
-            "imagePullPolicy": "Never",
-            "command": ["sleep", "infinity"],
-            "securityContext": _CONTAINER,
-        }
-        spec = {"containers": [container], "securityContext": _RESTRICTED, "terminationGracePeriodSeconds": 0}
-        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": spec})
-        self.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s")
-
-    @contextmanager
-    def streams(self, url: str = "http://tl-router") -> Iterator["Streams"]:
-        """A stream begun every 200 ms from the pod `client` on; `report` is there once the block has ended."""
-        script = Path(__file__).with_name("streams.py").read_text()
-        command = ["kubectl", "-n", self.name, "exec", "-i", "client", "--", "python3", "-c", script, url]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
-        )
-        streams = Streams()
-        try:
-            yield streams
-            out, _ = process.communicate("", timeout=90.0)
-            streams.report = json.loads(out)
-        finally:
-            process.kill()
-            process.wait()
-
-
-class Streams:
-    """What became of the streams: see `streams.py`."""
-
-    report: dict[str, Any]
-
-
-@contextmanager
-def namespace(name: str) -> Iterator[Namespace]:
-    level = {"pod-security.kubernetes.io/enforce": "restricted"}
-    here = Namespace(name)
-    run(
-        "kubectl",
-        "create",
-        "-f",
-        "-",
-        input=yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": level}}),
-    )
-    try:
-        yield here
-    except BaseException:
-        for what in (("get", "pods", "-o", "wide"), ("get", "events", "--sort-by=.lastTimestamp")):
-            print(here.kubectl(*what)[-4000:])
-        print(run("kubectl", "-n", name, "logs", "-l", "app.kubernetes.io/name=trunkline", "--tail=20", "--prefix"))
-        raise
-    finally:
-        run("kubectl", "delete", "namespace", name, "--wait=false")
-        here.kubectl("delete", "pods", "--all", "--grace-period=1")  # Here nobody waits for their streams.
-        run("kubectl", "wait", "--for=delete", f"namespace/{name}", "--timeout=120s")
 
 
 ENVIRONMENT = os.environ | {

@@ -43,6 +43,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "trunkline.check" -}}
 {{- $values := .Values -}}
 {{- $names := dict -}}
+{{- if hasKey .Values.poolDefaults "name" -}}
+{{- fail "poolDefaults.name: each of the pools has a name of its own" -}}
+{{- end -}}
+{{- if eq (int .Values.admin.port) 8000 -}}
+{{- fail "admin.port is 8000, where clients are served" -}}
+{{- end -}}
 {{- range (include "trunkline.pools" . | fromJsonArray) -}}
 {{- if hasKey $names .name -}}
 {{- fail (printf "pools: two of them have the name %q" .name) -}}
@@ -65,11 +71,19 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail (printf "pool %q: disk needs hostMemory: pages go to the disk through it" .name) -}}
 {{- end -}}
 {{- end -}}
+{{- if .hugepages -}}
+{{- if not .hostMemory -}}
+{{- fail (printf "pool %q: hugepages are for the host tier, and it has no hostMemory" .name) -}}
+{{- end -}}
+{{- if le (include "trunkline.bytes" (list .hugepages) | int64) (include "trunkline.bytes" (list .hostMemory) | int64) -}}
+{{- fail (printf "pool %q: hugepages of %s have no room for hostMemory %s and what describes its pages" .name .hugepages .hostMemory) -}}
+{{- end -}}
+{{- end -}}
 {{- $memory := .resources.limits.memory | default "" -}}
 {{- if $memory -}}
-{{- $needed := include "trunkline.bytes" (list .kvMemory) | int64 -}}
-{{- if or (gt (int .gpus) 0) (eq .engine "emulated") -}}{{- $needed = 0 -}}{{- end -}}
-{{- if .hostMemory -}}{{- $needed = add $needed (include "trunkline.bytes" (list .hostMemory) | int64) -}}{{- end -}}
+{{- $needed := 0 -}}
+{{- if eq .engine "builtin" -}}{{- $needed = include "trunkline.bytes" (list .kvMemory) | int64 -}}{{- end -}}
+{{- if and .hostMemory (not .hugepages) -}}{{- $needed = add $needed (include "trunkline.bytes" (list .hostMemory) | int64) -}}{{- end -}}
 {{- if gt $needed (include "trunkline.bytes" (list $memory) | int64) -}}
 {{- fail (printf "pool %q: its tiers take %d bytes of memory, and resources.limits.memory is %s" .name $needed $memory) -}}
 {{- end -}}
@@ -86,6 +100,9 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 {{- if and .Values.redis.external.url (not .Values.redis.external.existingSecret) -}}
 {{- fail "redis.external.url needs redis.external.existingSecret, the Secret of its password" -}}
+{{- end -}}
+{{- if and .Values.redis.external.caSecret (not (hasPrefix "rediss" .Values.redis.external.url)) -}}
+{{- fail (printf "redis.external.caSecret is for TLS, and redis.external.url begins with %q" (first (splitList ":" .Values.redis.external.url))) -}}
 {{- end -}}
 {{- if contains "@" .Values.redis.external.url -}}
 {{- fail "redis.external.url holds a user or a password: put the password into redis.external.existingSecret" -}}
@@ -108,7 +125,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if .Values.redis.enabled -}}
 - --registry=redis://{{ include "trunkline.name" . }}-redis:6379/0
 {{- else if .Values.redis.external.url -}}
-- --registry={{ .Values.redis.external.url }}{{ if .Values.redis.external.caSecret }}?ssl_ca_certs=/etc/trunkline/redis-ca/{{ .Values.redis.external.caKey }}{{ end }}
+- --registry={{ .Values.redis.external.url }}{{ if .Values.redis.external.caSecret }}{{ contains "?" .Values.redis.external.url | ternary "&" "?" }}ssl_ca_certs=/etc/trunkline/redis-ca/{{ .Values.redis.external.caKey }}{{ end }}
 {{- end -}}
 {{- end -}}
 
@@ -129,6 +146,27 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- with .Values.redis.external.sentinelKey }}
 - name: TRUNKLINE_SENTINEL_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ include "trunkline.registrySecret" $ }}, key: {{ . }}}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Flags of the log and of traces, and the variables that OpenTelemetry reads itself. */}}
+{{- define "trunkline.telemetryArgs" -}}
+- --log-format={{ .Values.logs.format }}
+{{- with .Values.traces.endpoint }}
+- --otlp-endpoint={{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "trunkline.telemetryEnv" -}}
+{{- with .Values.traces -}}
+{{- if .endpoint -}}
+- {name: OTEL_TRACES_SAMPLER, value: parentbased_traceidratio}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ .ratio | quote }}}
+{{- if .headersSecret }}
+- name: OTEL_EXPORTER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .headersSecret }}, key: {{ .headersKey }}}}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}
