@@ -90,6 +90,7 @@ GOOD: dict[str, tuple[str, ...]] = {
         "ingress.enabled=true",
         "ingress.tlsSecret=t",
         "gateway.enabled=true",
+        "gateway.parentRefs[0].name=public",
         "gateway.hostnames[0]=a.example",
     ),
 }
@@ -128,6 +129,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a password in a URL": (("redis.enabled=false", "redis.external.url=redis://:x@r.example:6379"), r"redis.external"),
     "two Redis servers": (("redis.external.url=redis://r.example", "redis.external.existingSecret=r"), r"exclude"),
     "a name of all pools": (("poolDefaults.name=a",), r"poolDefaults.name"),
+    "a route without a Gateway": (("gateway.enabled=true",), r"gateway.parentRefs is empty"),
     "the clients' port for /admin": (("admin.port=8000",), r"admin.port is 8000"),
     "a share that is none": (("traces.ratio=50",), r"traces/ratio"),
     "a collector that is no URL": (("traces.endpoint=collector:4318",), r"traces/endpoint"),

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm/trunkline"
 VALUES = Path(__file__).with_name("values.yaml")
 HOME = Path(os.environ.get("K8S_HOME") or Path.home() / ".cache/trunkline-k8s")
+NODE, ADDRESS = "k8s-test", "10.244.0.1"
+"""The node, which is this machine, and its address for pods."""
 BASE = "localhost/debian:bookworm"
 VERSION, NEXT = "0.1.0", "0.1.1"
 """The second one is the same images under another name: what an upgrade goes to."""
@@ -83,13 +85,16 @@ def _build(scripts: Path) -> list[str]:
     images = []
     for role in ("router", "agent"):
         images.append(f"localhost/trunkline-{role}:{VERSION}")
-        arguments = ["--build-arg", f"BUILD={BASE}", "--build-arg", f"ROLE={role}", "-t", images[-1]]
-        run(*build, *arguments, "-f", "helm/images/Containerfile", str(ROOT), timeout=1500.0)
+        # Under a name of their own the dependencies, most of the work, are there for the next time.
+        dependencies = ["--target", "dependencies", "-t", f"localhost/trunkline-{role}-dependencies"]
+        for wanted in (dependencies, ["-t", images[-1]]):
+            arguments = ["--build-arg", f"BUILD={BASE}", "--build-arg", f"ROLE={role}", *wanted]
+            run(*build, *arguments, "-f", "helm/images/Containerfile", str(ROOT), timeout=1500.0)
     images.append("localhost/redis:7")
     run(
         *build, "-t", images[-1], "-f", str(Path(__file__).with_name("redis.Containerfile")), str(Path(__file__).parent)
     )
-    # What building leaves behind is some five gigabytes a time. What a build that was killed still holds stays.
+    # What else building leaves behind is gigabytes a time. What a build that was killed still holds stays.
     subprocess.run(["buildah", "rmi", "--prune"], capture_output=True, check=False)
     return images
 

@@ -113,21 +113,33 @@ class Namespace:
         return found
 
     @contextmanager
+    def forwarded(self, port: str) -> Iterator[str]:
+        """A base URL on this machine, of a port on a router's loopback."""
+        command = ["kubectl", "-n", self.name, "port-forward", "deployment/tl-router", f":{port}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+            try:
+                assert process.stdout is not None
+                said = process.stdout.readline()
+                assert said.startswith("Forwarding from 127.0.0.1:"), said
+                yield f"http://{said.split()[2]}"
+            finally:
+                process.terminate()
+
+    @contextmanager
     def streams(self, url: str = ROUTER) -> Iterator["Streams"]:
         """A stream begun every 200 ms from the pod `client` on; `report` is there once the block has ended."""
         script = Path(__file__).with_name("streams.py").read_text()
         command = ["kubectl", "-n", self.name, "exec", "-i", "client", "--", "python3", "-c", script, url]
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
-        )
-        streams = Streams()
-        try:
-            yield streams
-            out, _ = process.communicate("", timeout=90.0)
-            streams.report = json.loads(out)
-        finally:
-            process.kill()
-            process.wait()
+        ) as process:
+            streams = Streams()
+            try:
+                yield streams
+                out, _ = process.communicate("", timeout=90.0)
+                streams.report = json.loads(out)
+            finally:
+                process.kill()
 
 
 class Streams:
@@ -181,6 +193,7 @@ def secret(name: str, **values: str) -> dict[str, Any]:
 
 @contextmanager
 def namespace(name: str, level: str = "restricted") -> Iterator[Namespace]:
+    """Used once: what is left of it may still be going away when the next one comes."""
     labels = {"pod-security.kubernetes.io/enforce": level}
     here = Namespace(name)
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
@@ -195,4 +208,3 @@ def namespace(name: str, level: str = "restricted") -> Iterator[Namespace]:
     finally:
         run("kubectl", "delete", "namespace", name, "--wait=false")
         here.kubectl("delete", "pods", "--all", "--grace-period=1")  # Here nobody waits for their streams.
-        run("kubectl", "wait", "--for=delete", f"namespace/{name}", "--timeout=120s")

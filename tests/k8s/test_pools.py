@@ -4,14 +4,14 @@ import os
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.k8s.cluster import HOME, eventually, run
+from tests.k8s.cluster import HOME, NODE, eventually, run
 from tests.k8s.namespace import COMPONENT, cached, namespace
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
-NODE = "k8s-test"
 TAINT = "trunkline/test=pools:NoSchedule"
 TOLERATED = [{"key": "trunkline/test", "operator": "Exists"}]
 WEIGHTS = "/models/weights.gguf"
@@ -25,6 +25,10 @@ def folder(name: str) -> Path:
     made.mkdir(parents=True)
     os.chown(made, 10001, 10001)
     return made
+
+
+def prompt(model: str) -> str:
+    return f"{model}: " + " ".join(f"word{number}" for number in range(200))
 
 
 def test_each_pool_is_where_and_what_its_values_say() -> None:
@@ -74,19 +78,17 @@ def test_each_pool_is_where_and_what_its_values_say() -> None:
 
             by_model = {EIGHT: "tl-small-0", SEVENTY: "tl-host-", REAL: "tl-real-0"}
             for model, node in by_model.items():
-                prompt = f"{model}: " + " ".join(f"word{number}" for number in range(200))
-                assert here.ask(prompt, model)["node"].startswith(node)
-                again = here.ask(prompt, model)
+                assert here.ask(prompt(model), model)["node"].startswith(node)
+                again = here.ask(prompt(model), model)
                 assert again["node"].startswith(node)
                 assert cached(again) > 0.8
 
             # What one agent on the host's network has goes to the other one, each at ports of its own.
-            copied = here.kubectl(
-                *("exec", "deployment/tl-router", "--", "trunkline", "cache", "replicate", "--model", SEVENTY),
-                f"{SEVENTY}: " + " ".join(f"word{number}" for number in range(200)),
-            )
-            print(copied)
-            assert re.search(r"tl-host-.: \d+ tokens are there, [1-9]\d* came", copied)
+            asked = {"prompt": prompt(SEVENTY), "model": SEVENTY, "to": 1}
+            with here.forwarded("8001") as url:
+                [copy] = httpx.post(f"{url}/admin/replicate", json=asked, timeout=60.0).json()["copies"]
+            assert copy["node"].startswith("tl-host-")
+            assert copy["pulled"] > 0.8 * len(prompt(SEVENTY)) / 4
 
             pods = {pod["metadata"]["name"]: pod for pod in here.get("pods", "-l", COMPONENT.format("agent"))["items"]}
             small = pods["tl-small-0"]["spec"]

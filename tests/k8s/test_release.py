@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.k8s.cluster import HOME, NEXT, eventually
+from tests.k8s.cluster import HOME, NEXT, NODE, CommandError, eventually, run
 from tests.k8s.namespace import EMULATED, cached, namespace
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
 FIRST_ANSWER_S = 180.0
+OTHER_VERSION = (
+    "from trunkline.shared import wire; wire.WIRE_VERSION += 1; from trunkline.shared.cli import main; main()"
+)
 
 
 def volumes(name: str, count: int) -> list[dict[str, Any]]:
@@ -28,7 +31,7 @@ def volumes(name: str, count: int) -> list[dict[str, Any]]:
     for number in range(count):
         folder = HOME / f"run/volumes/{name}-{number}"
         folder.mkdir(parents=True)
-        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["k8s-test"]}
+        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}
         made.append(
             {
                 "apiVersion": "v1",
@@ -80,7 +83,7 @@ def test_the_default_model_serves_within_three_minutes_and_comes_back_warm() -> 
 
 
 def test_streams_go_on_through_upgrades_and_lost_pods() -> None:
-    """Two routers and two agents; first both are upgraded, then one of each is killed, a stream every 200 ms."""
+    """Two routers and two agents, upgraded, killed, and evicted, a stream every 200 ms."""
     with namespace("streams") as here:
         here.install("router.replicas=2", values=EMULATED)
         here.ready("deployment/tl-router")
@@ -121,6 +124,22 @@ def test_streams_go_on_through_upgrades_and_lost_pods() -> None:
         print("router deleted:", streams.report)
         assert (streams.report["failed"], streams.report["refused"]) == ([], {})
 
+        # The only node there is: nothing comes back before it is uncordoned, so one of each has to stay.
+        drain = ("--pod-selector=app.kubernetes.io/component in (router, agent)", "--delete-emptydir-data")
+        with here.streams() as streams:
+            time.sleep(3.0)
+            try:
+                with pytest.raises(CommandError, match="violate the pod's disruption budget"):
+                    run("kubectl", "drain", NODE, *drain, "--timeout=15s")
+                assert (len(here.pods("router")), len(here.pods("agent"))) == (1, 1)
+            finally:
+                run("kubectl", "uncordon", NODE)
+            here.ready("deployment/tl-router")
+            here.ready("statefulset/tl-default")
+            time.sleep(3.0)
+        print("node drained:", streams.report)
+        assert (streams.report["failed"], streams.report["refused"]) == ([], {})
+
 
 def test_agents_are_found_by_their_endpointslices() -> None:
     """Without Redis; the router may watch EndpointSlices and nothing else."""
@@ -129,6 +148,17 @@ def test_agents_are_found_by_their_endpointslices() -> None:
         here.ready("deployment/tl-router")
         eventually(lambda: here.serving() == {"tl-default-0", "tl-default-1"})
         here.hit()
+        # One that speaks another version of the wire, with everything else as it is.
+        other = here.get("statefulset", "tl-default")["spec"]["template"]
+        other["metadata"] |= {"name": "other", "labels": other["metadata"]["labels"] | {"trunkline/pool": "other"}}
+        other["spec"]["containers"][0]["command"] = ["python3", "-c", OTHER_VERSION]
+        here.apply({"apiVersion": "v1", "kind": "Pod", **other})
+        spoken = r"peer speaks wire version (\d+), this is version (?!\1)\d+"
+        eventually(lambda: any(re.search(spoken, node["error"] or "") for node in here.status()["nodes"]))
+        assert here.serving() == {"tl-default-0", "tl-default-1"}
+        here.hit()
+        here.kubectl("delete", "pod", "other", "--grace-period=1")
+
         here.kubectl("scale", "statefulset/tl-default", "--replicas=3")
         eventually(lambda: len(here.serving()) == 3)
         here.kubectl("scale", "statefulset/tl-default", "--replicas=1")
@@ -164,8 +194,10 @@ def test_without_redis_and_endpointslices_agents_are_known_by_name() -> None:
     ],
     ids=["no model in its volume", "no volume", "no number", "no memory"],
 )
-def test_what_cannot_work_is_said_in_the_pods_description(values: dict[str, Any], reason: str) -> None:
-    with namespace("wrong") as here:
+def test_what_cannot_work_is_said_in_the_pods_description(
+    values: dict[str, Any], reason: str, request: pytest.FixtureRequest
+) -> None:
+    with namespace(request.node.callspec.id.replace(" ", "-")) as here:
         here.install("redis.enabled=false", values={"poolDefaults": values, "pools": [{"name": "one", "replicas": 1}]})
         eventually(lambda: re.search(reason, here.kubectl("describe", "pod", "tl-one-0")))
         assert "Traceback" not in here.kubectl("describe", "pod", "tl-one-0")

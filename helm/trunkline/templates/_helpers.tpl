@@ -46,6 +46,9 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if hasKey .Values.poolDefaults "name" -}}
 {{- fail "poolDefaults.name: each of the pools has a name of its own" -}}
 {{- end -}}
+{{- if and .Values.gateway.enabled (not .Values.gateway.parentRefs) -}}
+{{- fail "gateway.parentRefs is empty: an HTTPRoute belongs to a Gateway" -}}
+{{- end -}}
 {{- if eq (int .Values.admin.port) 8000 -}}
 {{- fail "admin.port is 8000, where clients are served" -}}
 {{- end -}}
