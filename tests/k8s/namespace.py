@@ -17,6 +17,8 @@ EMULATED: dict[str, Any] = {
     "poolDefaults": {"engine": "emulated", "extraArgs": ["--time-scale=2"], "preStopSeconds": 2},
     "router": {"preStopSeconds": 2},
 }
+TOKEN = "of-the-operators"
+HEADERS = {"authorization": f"Bearer {TOKEN}"}
 COMPONENT = "app.kubernetes.io/component={}"
 
 

@@ -10,15 +10,13 @@ import pytest
 
 from tests.k8s.adapter import adapter
 from tests.k8s.cluster import ADDRESS, eventually
-from tests.k8s.namespace import EMULATED, ROUTER, Namespace, namespace, secret
+from tests.k8s.namespace import EMULATED, HEADERS, ROUTER, TOKEN, Namespace, namespace, secret
 from tests.otlp import Collector, collector
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
-TOKEN = "of-the-operators"
 INFLIGHT = "trunkline_router_inflight"
 PROMPT = "What is a span? " * 20
-HEADERS = {"authorization": f"Bearer {TOKEN}"}
 
 
 class Release(NamedTuple):

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.k8s.cluster import HOME, NODE, eventually, run
-from tests.k8s.namespace import COMPONENT, cached, namespace
+from tests.k8s.namespace import COMPONENT, HEADERS, TOKEN, cached, namespace, secret
 
 pytestmark = pytest.mark.timeout(600, func_only=True)
 
@@ -49,9 +49,16 @@ def test_each_pool_is_where_and_what_its_values_say() -> None:
             "kvMemory": "64MiB",
         },
     ]
-    values = {"router": {"tolerations": TOLERATED}, "poolDefaults": {"tolerations": TOLERATED}, "pools": pools}
+    admin = {"existingSecret": "operators"}
+    values = {
+        "admin": admin,
+        "router": {"tolerations": TOLERATED},
+        "poolDefaults": {"tolerations": TOLERATED},
+        "pools": pools,
+    }
     with namespace("pools", level="privileged") as here:
         here.client()
+        here.apply(secret("operators", token=TOKEN))
         here.apply(
             {
                 "apiVersion": "scheduling.k8s.io/v1",
@@ -86,7 +93,8 @@ def test_each_pool_is_where_and_what_its_values_say() -> None:
             # What one agent on the host's network has goes to the other one, each at ports of its own.
             asked = {"prompt": prompt(SEVENTY), "model": SEVENTY, "to": 1}
             with here.forwarded("8001") as url:
-                [copy] = httpx.post(f"{url}/admin/replicate", json=asked, timeout=60.0).json()["copies"]
+                answer = httpx.post(f"{url}/admin/replicate", json=asked, headers=HEADERS, timeout=60.0)
+            [copy] = answer.json()["copies"]
             assert copy["node"].startswith("tl-host-")
             assert copy["pulled"] > 0.8 * len(prompt(SEVENTY)) / 4
 
