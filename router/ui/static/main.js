@@ -109,10 +109,17 @@ function open(kind, name) {
 }
 function opened() {
   const [, kind, encoded] = /^#(request|node)=(.+)/.exec(location.hash) ?? [];
-  const name = kind && decodeURIComponent(encoded);
+  const name = kind && decoded(encoded);
   if (kind === "request") explain(name);
   else if (kind === "node") inspect(name, () => fleet.nodes.find((node) => node.name === name), actions);
   else if (byId("detail").open) byId("detail").close();
+}
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // Typed by hand.
+  }
 }
 byId("detail").addEventListener("close", () => {
   if (/^#(request|node)=/.test(location.hash)) history.replaceState(null, "", location.pathname);

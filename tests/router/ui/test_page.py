@@ -338,6 +338,8 @@ def test_what_is_pinned_at_a_node_is_shown_and_unpinned_once_confirmed() -> None
             await expect(dialog.get_by_role("alert")).to_contain_text("still loading")
             await opened.evaluate("location.hash = 'node=no-such'")
             await expect(opened.get_by_role("dialog")).to_contain_text("no node is named 'no-such'")
+            await opened.evaluate("location.hash = 'node=100%'")
+            await expect(opened.get_by_role("dialog")).to_contain_text("no node is named '100%'")
 
     run(scenario())
 
