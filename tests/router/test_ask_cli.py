@@ -18,4 +18,4 @@ def test_the_environment_says_where_the_router_is(command: list[str], monkeypatc
     monkeypatch.setenv("TRUNKLINE_ADMIN_URL", NOBODY)
     asked = CliRunner().invoke(build(), command)
     assert isinstance(asked.exception, TrunklineError)
-    assert str(asked.exception).startswith(f"no router answers at {NOBODY}: ")
+    assert str(asked.exception).startswith(f"no router answers at {NOBODY} ")
