@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
+from trunkline.agent.cache.warm import Prefix
 from trunkline.agent.engine.base import Engine
 from trunkline.shared.handover import DrainStatus, Handed, Offer, WarmPrefix
 
@@ -83,12 +84,7 @@ class Handover:
                 self._restarted = True
                 await self._engine.on_cache(lambda cache: cache.warm.restart())
             found = await self._engine.on_cache(lambda cache: cache.warm.take(most, MOST_TOKENS))
-        return [
-            WarmPrefix(
-                f"{one.key:016x}", one.salt, memoryview(one.tokens).cast("i").tolist(), one.text_keys, one.text_depths
-            )
-            for one in found
-        ]
+        return list(map(told, found))
 
     @property
     def _running(self) -> int:
@@ -98,3 +94,9 @@ class Handover:
     def _waits(self, now: float) -> bool:
         """Whether somebody may still say what came of a prefix."""
         return any(until > now for until in self._told.values())
+
+
+def told(one: Prefix) -> WarmPrefix:
+    """As it goes over the wire."""
+    tokens = memoryview(one.tokens).cast("i").tolist()
+    return WarmPrefix(f"{one.key:016x}", one.salt, tokens, one.text_keys, one.text_depths)

@@ -9,13 +9,12 @@ import typer
 
 from trunkline.shared.errors import ConfigError
 
-Prefix = Annotated[
-    str,
-    typer.Argument(
-        help='Text, or a file of it; a file with {"prompt": ...} or {"messages": [...]} is taken as in a request.',
-        metavar="PREFIX|FILE",
-    ),
-]
+_ARGUMENT = typer.Argument(
+    help='Text, or a file of it; a file with {"prompt": ...} or {"messages": [...]} is taken as in a request.',
+    metavar="PREFIX|FILE",
+)
+Prefix = Annotated[str, _ARGUMENT]
+PrefixIfAny = Annotated[str | None, _ARGUMENT]
 
 
 def read_prefix(prefix: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from trunkline.agent.prefix_cli import Prefix, read_prefix
+from trunkline.agent.prefix_cli import PrefixIfAny, read_prefix
 from trunkline.shared.ask import ADMIN_URL_VARIABLE, admin_token, asking
-from trunkline.shared.errors import UNDECODABLE, TrunklineError
+from trunkline.shared.errors import UNDECODABLE, ConfigError, TrunklineError
 from trunkline.shared.names import REPLICATE_PATH, ROUTER_PORT
 from trunkline.shared.replicate import Replicated
 
@@ -16,7 +16,10 @@ ANSWER_S = 10.0
 
 
 def replicate(
-    prefix: Prefix,
+    prefix: PrefixIfAny = None,
+    key: Annotated[
+        str | None, typer.Option(help="Instead of PREFIX: the key that it ends with, as /ui shows it.", metavar="HEX")
+    ] = None,
     to: Annotated[int, typer.Option(min=1, help="Nodes more that are to have it: the least busy ones.")] = 1,
     url: Annotated[
         str, typer.Option(envvar=ADMIN_URL_VARIABLE, help="Base URL of a router, or host:port.")
@@ -29,7 +32,10 @@ def replicate(
 
     TRUNKLINE_ADMIN_TOKEN is sent along: a router that has one wants it. Exit status 1 if a node did not get all of it.
     """
-    body = {**read_prefix(prefix), "to": to, "model": model, "tenant": tenant, "timeout": timeout}
+    if (prefix is None) == (key is None):
+        raise ConfigError("either PREFIX or --key says what is meant")
+    meant = {"key": key} if prefix is None else read_prefix(prefix)
+    body = {**meant, "to": to, "model": model, "tenant": tenant, "timeout": timeout}
     with asking(url, admin_token()) as asker:
         answer = asker.post(REPLICATE_PATH, body, timeout + ANSWER_S)
     try:

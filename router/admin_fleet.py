@@ -29,6 +29,8 @@ class ReplicateBody(msgspec.Struct, forbid_unknown_fields=True):
     """Whose pages; needed where tenants are configured."""
     timeout: Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT_S)] = 30.0
     """Seconds."""
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}\\Z")] | None = None
+    """Instead of the prefix: the page key or text key that it ends with, in hex."""
     prompt: msgspec.Raw = _NOTHING
     messages: msgspec.Raw = _NOTHING
     tools: msgspec.Raw = _NOTHING
@@ -42,9 +44,13 @@ def add_fleet(app: FastAPI, context: Context, guard: Guard) -> None:
     @app.post(REPLICATE_PATH, dependencies=[Depends(guard.acting)])
     async def replicate(request: Request) -> Response:
         body = decode(_decoder, await read_body(request, context.settings))
-        tenant = context.tenants.named(body.tenant)
         model = body.model if body.model is not None else _only(context)
         fields = {name: raw for name in _PREFIX if (raw := getattr(body, name)) is not _NOTHING}
+        if body.key is not None:
+            if fields or body.tenant is not None:
+                raise RequestError("key: it stands in place of a prefix and of its tenant", param="key")
+            return _json(await context.replication.replicate_known(int(body.key, 16), model, body.to, body.timeout))
+        tenant = context.tenants.named(body.tenant)
         prompt = _prompt(model, fields)
         told = msgspec.json.encode({**fields, "timeout": body.timeout})
         done = await context.replication.replicate(prompt, told, tenant, body.to, body.timeout)

@@ -80,7 +80,7 @@ class Router(NodeListener):
         if listing is not None:
             others.append(listing.missing)
         counters = Counters()
-        replication = Replication(registry, index, scheduler)
+        replication = Replication(registry, index, scheduler, tenants.cluster_header)
         self.context = Context(
             settings=settings,
             registry=registry,

@@ -14,7 +14,7 @@ from trunkline.router.node import Node
 from trunkline.router.nodes import NodeState, Registry
 from trunkline.router.replication import Replication
 from trunkline.shared.handover import HANDOVER_PATH, MAX_OFFER_BYTES, Ask, Handed, Offer, WarmPrefix
-from trunkline.shared.names import HEADER_SALT, PAGE_TOKENS, Tier
+from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.pull import PullFrom
 from trunkline.shared.wire import Load
@@ -106,18 +106,10 @@ class Handovers:
             return Handed(prefix.id, 0)
         taker, missing = chosen
         given[taker] += missing
-        headers = self._cluster_header
-        if prefix.salt:
-            headers += f"{HEADER_SALT}: {prefix.salt}\r\n".encode()
-        told = {
-            "prompt": prefix.prompt,
-            "text_keys": prefix.text_keys,
-            "text_depths": prefix.text_depths,
-            "timeout": max(0.1, limit_s),
-        }
+        headers = self._cluster_header + prefix.headers()
         source = PullFrom(node.transfer, len(prefix.prompt))
         try:
-            brought = await self._replication.order(taker, source, msgspec.json.encode(told), headers, limit_s)
+            brought = await self._replication.order(taker, source, prefix.order(max(0.1, limit_s)), headers, limit_s)
         except OrderFailed as error:
             log.warning("node %s drains: a prefix does not come to %s: %s", node.name, taker.name, error)
             brought = None

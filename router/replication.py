@@ -2,8 +2,9 @@
 
 import asyncio
 import time
+from array import array
 
-from trunkline.kernels.core import PrefixIndex
+from trunkline.kernels.core import PrefixIndex, page_chain
 from trunkline.router.body import Prompt
 from trunkline.router.fetch import OrderFailed, order
 from trunkline.router.keys import PromptKeys, Seeds
@@ -12,10 +13,12 @@ from trunkline.router.nodes import Registry
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.tenants import Tenant
 from trunkline.shared.errors import RequestError
+from trunkline.shared.handover import MAX_OFFER_BYTES, PREFIXES_PATH, WarmPrefix
 from trunkline.shared.names import HEADER_PULL_FROM, PULLS_PATH
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.pull import Brought, PullFrom
 from trunkline.shared.replicate import Copy, Replicated
+from trunkline.shared.wire import KEY_BYTES
 
 SLACK_S = 5.0
 """For a node to answer after an order's own deadline."""
@@ -25,10 +28,14 @@ MAX_ANSWER_BYTES = 1 << 16
 class Replication:
     """Used on the event loop."""
 
-    def __init__(self, registry: Registry, index: PrefixIndex, scheduler: Scheduler) -> None:
+    def __init__(
+        self, registry: Registry, index: PrefixIndex, scheduler: Scheduler, cluster_header: bytes = b""
+    ) -> None:
+        """`cluster_header`: a whole line that says to nodes who asks."""
         self._registry = registry
         self._index = index
         self._scheduler = scheduler
+        self._cluster_header = cluster_header
         self._seeds = Seeds()
 
     async def replicate(self, prompt: Prompt, body: bytes, tenant: Tenant, count: int, timeout_s: float) -> Replicated:
@@ -45,21 +52,52 @@ class Replication:
         for namespace in set(spaces.values()):
             found = self.held(keys.chain(namespace))
             held |= {node: tokens for node, tokens in found.items() if spaces.get(node) == namespace}
-        source = max((node for node in held if node.transfer), key=held.__getitem__, default=None)
-        if not any(node.transfer for node in candidates):
+        return await self._spread(prompt.model, held, spaces, body, tenant.headers, count, timeout_s)
+
+    async def replicate_known(self, key: int, model: str, count: int, timeout_s: float) -> Replicated:
+        """The same for what ends with a page key or text key, which the node that holds it is asked for, be it whose it
+        may. Raises RequestError 404 if nobody has it, 502 if that node does not say."""
+        candidates = self._registry.candidates(model)
+        spaces = {node: namespace for node in candidates if (namespace := namespace_of(node, model))}
+        having = [node for node in self.held(key.to_bytes(KEY_BYTES, "little")) if node in spaces and node.transfer]
+        if not having:
+            raise RequestError(f"no node that lends pages of {model} holds key {key:016x}", status=404, param="key")
+        source = having[0]
+        url = f"{source.url}{PREFIXES_PATH}/{key:016x}"
+        try:
+            prefix = await order(url, WarmPrefix, MAX_OFFER_BYTES, timeout_s, self._cluster_header, method=b"GET")
+        except OrderFailed as error:
+            raise RequestError(f"{source.name}, which holds key {key:016x}, {error}", status=502) from None
+        chain = page_chain(self._seeds.get(spaces[source], prefix.salt, text=False), array("i", prefix.prompt))
+        alike = {node: namespace for node, namespace in spaces.items() if namespace == spaces[source]}
+        held = {node: tokens for node, tokens in self.held(chain).items() if node in alike}
+        headers = self._cluster_header + prefix.headers()
+        return await self._spread(model, held, alike, prefix.order(timeout_s), headers, count, timeout_s)
+
+    async def _spread(
+        self,
+        model: str,
+        held: dict[Node, int],
+        spaces: dict[Node, Namespace],
+        body: bytes,
+        headers: bytes,
+        count: int,
+        timeout_s: float,
+    ) -> Replicated:
+        """`held`: tokens of the prefix; `spaces`: all nodes that could have it."""
+        if not any(node.transfer for node in spaces):
             raise RequestError("no node lends pages: agents with --host-memory do", status=404)
+        source = max((node for node in held if node.transfer), key=held.__getitem__, default=None)
         if source is None:
             raise RequestError("no node that lends pages holds a page of this prefix", status=404)
         tokens = held[source]
         alike = [node for node, namespace in spaces.items() if namespace == spaces[source]]
         lacking = [node for node in alike if node.transfer and held.get(node, 0) < tokens]
         takers = sorted(lacking, key=lambda node: self.burden_s(node, tokens - held.get(node, 0)))[:count]
-        jobs = [
-            self._copy(taker, PullFrom(source.transfer, tokens), body, tenant.headers, timeout_s) for taker in takers
-        ]
+        jobs = [self._copy(taker, PullFrom(source.transfer, tokens), body, headers, timeout_s) for taker in takers]
         copies = await asyncio.gather(*jobs)
         having = sorted(node.name for node in alike if held.get(node, 0) >= tokens)
-        return Replicated(prompt.model, tokens, source.name, having, copies)
+        return Replicated(model, tokens, source.name, having, copies)
 
     def held(self, chain: bytes) -> dict[Node, int]:
         """Tokens of the chain that nodes hold, as their summaries say."""

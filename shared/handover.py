@@ -14,8 +14,12 @@ from typing import Annotated
 
 import msgspec
 
+from trunkline.shared.names import HEADER_SALT
+
 DRAIN_PATH = "/trunkline/drain"
 HANDOVER_PATH = "/trunkline/handover"
+PREFIXES_PATH = "/trunkline/prefixes"
+"""Below it, by the key of its last page in hex, what a node holds: a WarmPrefix."""
 MAX_OFFER_BYTES = 64 << 20
 """A prefix of a million tokens is about ten."""
 
@@ -45,6 +49,15 @@ class WarmPrefix(msgspec.Struct, frozen=True):
     """Token ids."""
     text_keys: bytes
     text_depths: bytes
+
+    def order(self, timeout_s: float) -> bytes:
+        """The body of an order to pull it."""
+        told = {"prompt": self.prompt, "text_keys": self.text_keys, "text_depths": self.text_depths}
+        return msgspec.json.encode({**told, "timeout": timeout_s})
+
+    def headers(self) -> bytes:
+        """Whole lines that say whose it is."""
+        return f"{HEADER_SALT}: {self.salt}\r\n".encode() if self.salt else b""
 
 
 class Offer(msgspec.Struct, frozen=True):

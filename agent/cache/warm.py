@@ -1,4 +1,4 @@
-"""Which prefixes a node that leaves had better hand to others."""
+"""Which prefixes a node that leaves had better hand to others, and what others are told of a prefix."""
 
 import struct
 from collections.abc import Iterator
@@ -32,6 +32,11 @@ class Warm:
         self._device = device
         self._given: set[int] = set()
         self._next: Iterator[Entry] = iter(())
+
+    def find(self, key: int) -> Prefix | None:
+        """What ends with this page key or text key, whoever uses it. None: it is not here."""
+        entry = self._catalog.entries.get(key) or self._catalog.texts.page(key)[0]
+        return self._prefix(entry) if entry is not None else None
 
     def restart(self) -> None:
         """Everything may be handed out again."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from tests.agent.fake_node import HANG, FakeEngine, served
@@ -10,7 +11,7 @@ from tests.agent.test_migration import Node
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.handover import FIRST_S, ORDER_S, SILENCE_S, Handover
-from trunkline.shared.handover import DRAIN_PATH, HANDOVER_PATH, Handed, Offer
+from trunkline.shared.handover import DRAIN_PATH, HANDOVER_PATH, PREFIXES_PATH, Handed, Offer, WarmPrefix
 from trunkline.shared.names import HEADER_CLUSTER
 
 LIMIT_S = 300.0
@@ -133,6 +134,7 @@ def test_only_the_cluster_may_drain_a_node(text_model: TextModel) -> None:
                 ("GET", DRAIN_PATH),
                 ("DELETE", DRAIN_PATH),
                 ("POST", HANDOVER_PATH),
+                ("GET", f"{PREFIXES_PATH}/{0:016x}"),
             ):
                 assert (await client.request(method, path)).status_code == 401
             assert (await client.get("/readyz")).status_code == 200
@@ -148,5 +150,21 @@ def test_what_no_router_asks_is_refused(text_model: TextModel, body: bytes) -> N
             answer = await client.post(HANDOVER_PATH, content=body)
             assert answer.status_code in (400, 422)
             assert answer.json()["error"]["message"]
+
+    asyncio.run(talk())
+
+
+def test_a_prefix_is_told_by_its_last_key(text_model: TextModel) -> None:
+    one = Draining((1, 2))
+    [prefix] = one.take().prefixes
+
+    async def talk() -> None:
+        async with served(one.engine, text_model) as client:
+            told = await client.get(f"{PREFIXES_PATH}/{prefix.id}")
+            assert told.status_code == 200
+            assert msgspec.json.decode(told.content, type=WarmPrefix) == prefix
+            for key, said in ((f"{0:016x}", "no prefix here"), ("7", "no key"), ("x" * 16, "no key")):
+                answer = await client.get(f"{PREFIXES_PATH}/{key}")
+                assert (answer.status_code, said in answer.json()["error"]["message"]) == (404, True)
 
     asyncio.run(talk())

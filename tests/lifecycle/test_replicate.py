@@ -52,6 +52,8 @@ def test_the_least_busy_nodes_get_it_and_use_it(running: Fleet, tmp_path: Path) 
         ({"prompt": "nobody has seen this " * 30}, 404, "no node that lends pages holds"),
         ({"prompt": "a", "messages": []}, 400, "either prompt or messages"),
         ({}, 400, "either prompt or messages"),
+        ({"key": "0123456789abcdef"}, 404, "holds key 0123456789abcdef"),
+        ({"key": "0123456789abcdef", "prompt": "a"}, 400, "in place of"),
         ({"prompt": "a", "to": 0}, 422, "to"),
         ({"prompt": "a", "too": 2}, 422, "too"),
         ({"prompt": "a", "model": "another"}, 404, "another"),
@@ -67,6 +69,9 @@ def test_what_cannot_be_replicated_is_refused(running: Fleet, body: object, stat
 
 
 def test_the_command_says_in_a_line_what_is_wrong() -> None:
+    for words in ([], ["text", "--key", "0123456789abcdef"]):
+        failed = CliRunner().invoke(commands, ["replicate", *words])
+        assert "either PREFIX or --key" in str(failed.exception)
     failed = CliRunner().invoke(commands, ["replicate", "text", "--url", "127.0.0.1:1"])
     assert isinstance(failed.exception, TrunklineError)
     assert "no router answers at http://127.0.0.1:1" in str(failed.exception)

@@ -9,6 +9,7 @@ from tests.router.serving import Reply, Served, ask, request, run, serving, unti
 from trunkline.kernels.core import hash64, page_chain
 from trunkline.router.nodes import NodeState
 from trunkline.router.tenants import Tenant, Tenants
+from trunkline.shared.handover import PREFIXES_PATH, WarmPrefix
 from trunkline.shared.names import HEADER_PULL_FROM, HEADER_SALT, PULLS_PATH, REPLICATE_PATH, Tier
 from trunkline.shared.pull import Brought
 from trunkline.shared.wire import Load
@@ -59,6 +60,46 @@ def test_the_least_busy_pull_from_who_has_most() -> None:
             assert msgspec.json.decode(order.body) == {"prompt": PROMPT, "timeout": 30.0}
 
     run(main())
+
+
+def test_a_prefix_is_named_by_its_last_key_and_its_holder_says_what_it_is() -> None:
+    async def main() -> None:
+        agents = a, b, c = agent("a", 1), agent("b", 2), agent("c", 3)
+        keys = page_chain(hash64(a.namespace.salted("ab12").page_seed_bytes()), array("i", PROMPT))
+        last = int.from_bytes(keys[-8:], "little")
+        prefix = WarmPrefix(f"{last:016x}", "ab12", PROMPT, b"text key", b"deep")
+        asked = f"GET {PREFIXES_PATH}/{last:016x}"
+        a.answers[asked] = (200, msgspec.json.encode(prefix))
+        async with a, b, c, serving(agents, admin_token="s3cret") as served:
+            hold(a, 6, "ab12")
+            hold(b, 3, "ab12")
+            reply = await replicate(served, 2, prompt=None, key=f"{last:016x}", to=2)
+            assert reply.status == 400, "null is a prompt"
+            reply = await by_key(served, f"{last:016x}", to=2)
+            assert reply.status == 200, reply.body
+            assert (reply.json["holder"], reply.json["tokens"], reply.json["held_by"]) == ("a", 96, ["a"])
+            assert {copy["node"] for copy in reply.json["copies"]} == {"b", "c"}
+            (order,) = b.orders
+            assert (order.headers[HEADER_SALT], order.headers[HEADER_PULL_FROM]) == ("ab12", "127.0.0.1:1; tokens=96")
+            assert msgspec.json.decode(order.body, type=dict) == {
+                "prompt": PROMPT,
+                "text_keys": "dGV4dCBrZXk=",
+                "text_depths": "ZGVlcA==",
+                "timeout": 30.0,
+            }
+            assert (await by_key(served, f"{last ^ 1:016x}")).error["param"] == "key"
+            assert (await by_key(served, "7")).status == 422
+            assert (await by_key(served, f"{last:016x}", tenant="alice")).error["param"] == "key"
+            a.answers[asked] = (404, b'{"error": {"message": "gone"}}')
+            gone = await by_key(served, f"{last:016x}")
+            assert (gone.status, "answers 404: gone" in gone.error["message"]) == (502, True)
+
+    run(main())
+
+
+async def by_key(served: Served, key: str, **fields: object) -> Reply:
+    body = {"key": key, **fields}
+    return await ask(served.port, request(REPLICATE_PATH, body, headers=["authorization: Bearer s3cret"]))
 
 
 def test_what_a_node_says_is_passed_on() -> None:
