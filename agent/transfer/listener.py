@@ -4,6 +4,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from trunkline.agent.transfer.errors import TransferError
@@ -11,6 +12,8 @@ from trunkline.agent.transfer.errors import TransferError
 MOST_CONNECTIONS = 256
 BACKLOG = 16
 CLOSE_S = 5.0
+PAUSE_S = 0.2
+"""After there was no room for one more connection or thread: others may end meanwhile."""
 log = logging.getLogger(__name__)
 
 
@@ -26,9 +29,11 @@ class Listener:
         self._listening = listening
         self._serve = serve
         self._lock = threading.Lock()
-        """Of `_peers` and `_closed`: no section waits."""
+        """Of `_peers` and `_closed`: no section waits, but for a thread to start."""
         self._peers: dict[socket.socket, threading.Thread] = {}
         self._closed = False
+        self._failed = 0
+        """Times that one could not be taken for want of something."""
         listening.listen(BACKLOG)
         self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
         self._thread.start()
@@ -50,21 +55,38 @@ class Listener:
         self._listening.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 peer, _ = self._listening.accept()
             except OSError as error:
-                if not self._closed:
-                    log.critical("%s: no connection is taken any more: %s", self._name, error)
-                return
-            with self._lock:
-                if self._closed or len(self._peers) >= MOST_CONNECTIONS:
-                    self.refused += 1
-                    peer.close()
-                    continue
+                self._complain(error)
+            else:
+                self._take(peer)
+
+    def _take(self, peer: socket.socket) -> None:
+        with self._lock:
+            if not self._closed and len(self._peers) < MOST_CONNECTIONS:
                 thread = threading.Thread(target=self._run, args=(peer,), name=self._name, daemon=True)
-                self._peers[peer] = thread
-            thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # too many threads
+                    failure: RuntimeError | None = error
+                else:
+                    self._peers[peer] = thread  # started, for `close` joins it; it ends by this lock
+                    return
+            else:
+                failure = None
+        self.refused += 1
+        peer.close()
+        if failure is not None:
+            self._complain(failure)
+
+    def _complain(self, error: Exception) -> None:
+        if not self._closed:
+            self._failed += 1
+            if self._failed.bit_count() == 1:  # 1, 2, 4, ...
+                log.error("%s: %d connections could not be taken so far: %s", self._name, self._failed, error)
+            time.sleep(PAUSE_S)
 
     def _run(self, peer: socket.socket) -> None:
         try:

@@ -13,10 +13,13 @@ from tests.agent.toy_engine import CONTEXT, Toy, collect, ids, toy
 from trunkline.agent.engine.base import EngineError, Generation, SamplingParams
 from trunkline.agent.engine.builtin import loop
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
+from trunkline.agent.engine.builtin.scheduler import Scheduler
+from trunkline.agent.engine.builtin.sequence import Sequence
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.errors import ConfigError, Overloaded, RequestError
 
+SOON_S = 10.0
 Run = Callable[..., None]
 Test = Callable[[Toy], Coroutine[None, None, None]]
 
@@ -307,6 +310,38 @@ def test_an_engine_that_cannot_step_any_more_is_given_up(
 
     asyncio.run(main())
     assert "nothing will be served until a restart" in caplog.text
+
+
+def test_what_fails_during_a_step_ends_the_engine_and_nobody_waits_in_vain(
+    model_path: Path, text_model: TextModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither who was computed, nor whom it met, nor who came after; nor who asked for something of the cache."""
+
+    def fail(self: Scheduler, sequence: Sequence) -> None:
+        raise ValueError("of a request that comes")
+
+    async def main() -> None:
+        async with toy(model_path, text_model) as running:
+            running.model.gate.clear()
+            readers = [asyncio.create_task(collect(running.submit(range(10))))]
+            await until(lambda: running.model.steps == 1)
+            monkeypatch.setattr(Scheduler, "add", fail)
+            readers.append(asyncio.create_task(collect(running.submit(range(100, 110)))))
+            await until(lambda: not running.keeper.is_alive())
+            readers.append(asyncio.create_task(collect(running.submit(range(200, 210)))))
+            asked = asyncio.create_task(running.engine.on_cache(lambda cache: len(cache.readable)))
+            await asyncio.sleep(0)
+            running.model.gate.set()
+            async with asyncio.timeout(SOON_S):
+                errors = await asyncio.gather(*readers, return_exceptions=True)
+                assert [type(error) for error in errors] == [EngineError] * 3
+                assert await asked == 1
+            assert not running.engine.status().alive
+            with pytest.raises(EngineError, match="not running"):
+                await running.engine.on_cache(lambda cache: len(cache.readable))
+
+    asyncio.run(main())
+    assert "of a request that comes" in caplog.text
 
 
 def test_closing_ends_every_stream(model_path: Path, text_model: TextModel) -> None:

@@ -90,6 +90,12 @@ class Toy:
         sampling = SamplingParams(max_tokens, temperature=0, **params)  # type: ignore[arg-type]
         return self.engine.submit(Generation("r", array("i", tokens), sampling))
 
+    @property
+    def keeper(self) -> threading.Thread:
+        """The thread that looks after the pages during a step."""
+        assert self.engine._loop is not None
+        return self.engine._loop._keeper._thread
+
     async def idle(self) -> None:
         """Waits until nothing runs or waits, and sees that every page is accounted for."""
         async with asyncio.timeout(20):

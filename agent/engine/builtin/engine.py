@@ -123,6 +123,7 @@ class BuiltinEngine(Engine):
                 answer.set_exception(error)
 
         self._running().call(call)
+        self._running()  # if it ended meanwhile, nobody may have seen the call
         try:
             async with asyncio.timeout(CLOSE_S):
                 return await asyncio.wrap_future(answer)

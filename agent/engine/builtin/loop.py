@@ -143,13 +143,16 @@ class EngineLoop:
                 self._finish()
 
     def _finish(self) -> None:
-        # First not alive, then the inbox is emptied: see `BuiltinEngine.submit`.
+        # First not alive, then inbox and calls are emptied: see `BuiltinEngine.submit` and `on_cache`.
         self._account.alive = False
+        left = list(self._jobs)
         while not self._inbox.empty():
             if isinstance(item := self._inbox.get_nowait(), Sequence):
-                self._scheduler.waiting.append(item)
+                left.append(item)
         error = EngineError("the engine is closing", status=503)
-        self._deliver([(s, error) for s in (*self._scheduler.running, *self._scheduler.waiting)])
+        self._deliver([(sequence, error) for sequence in left])
+        while self._calls:
+            self._calls.popleft()(self._parts.cache)
         self._publish()
         if not self._parts.cache.close():
             log.error("engine: pages are still being copied between tiers")
@@ -199,7 +202,7 @@ class EngineLoop:
 
     def _take_in(self, item: Sequence | TextNote | None) -> None:
         if isinstance(item, Sequence):
-            self._jobs[item] = Job(item, self._parts.text)
+            self._jobs[item] = Job(item, self._parts.text)  # first: whoever is in there is told when the engine ends
             self._parts.executor.open(item)
             self._scheduler.add(item)
         elif item is not None:
