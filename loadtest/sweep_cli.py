@@ -22,7 +22,16 @@ from trunkline.loadtest.sim import on_ray
 from trunkline.loadtest.sim.campaign import run_all
 from trunkline.loadtest.sim.report import Row
 from trunkline.loadtest.sim.trace import load_trace
-from trunkline.loadtest.sweep.grid import POLICY, Configuration, best, configurations, prepared
+from trunkline.loadtest.sweep.grid import (
+    AS_IS,
+    POLICY,
+    Configuration,
+    Fixed,
+    best,
+    configurations,
+    others,
+    prepared,
+)
 from trunkline.loadtest.sweep.traffic import conversations
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.names import PAGE_TOKENS
@@ -31,6 +40,7 @@ from trunkline.shared.wire import decode_info
 
 _BASE = "smollm2-135m-cpu"
 """Whose link and bus are taken for those of this machine."""
+_FIGURES = ("TTFT mean s", "p99 s", "end to end s", "hit %")
 
 
 def sweep(
@@ -66,6 +76,11 @@ def sweep(
     rows = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
     chosen = best(grid, rows)
     Console().print(_table(grid, rows, chosen))
+    fixed = list(others())
+    tasks = [(prepared(traffic, found, nodes, util, grid[chosen], seed, each), POLICY) for each in fixed]
+    varied = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
+    print("\nThe best one, if what has no flag were different:")
+    Console().print(_fixed_table([AS_IS, *fixed], [rows[chosen], *varied]))
     _write(out, grid[chosen].toml(model or found.name))
     print(f"{out}: for `trunkline agent --config {out}`")
 
@@ -94,11 +109,22 @@ def _quiet(_: int) -> None:
 
 def _table(grid: Sequence[Configuration], rows: Sequence[Row], chosen: int) -> Table:
     names = (name.replace("_", "-") for name in Configuration._fields)
-    table = Table("", *names, "TTFT mean s", "p99 s", "end to end s", "hit %", box=None)
+    table = Table("", *names, *_FIGURES, box=None)
     for number, (one, row) in enumerate(zip(grid, rows, strict=True)):
-        times = (f"{value:.3f}" for value in (row.ttft_mean_s, row.ttft_p99_s, row.e2e_mean_s))
-        table.add_row("*" if number == chosen else "", *map(str, one), *times, f"{100 * row.hit_ratio:.1f}")
+        table.add_row("*" if number == chosen else "", *map(str, one), *_figures(row))
     return table
+
+
+def _fixed_table(fixed: Sequence[Fixed], rows: Sequence[Row]) -> Table:
+    table = Table("", "", *_FIGURES, box=None)
+    for one, row in zip(fixed, rows, strict=True):
+        table.add_row(one.name, one.value, *_figures(row))
+    return table
+
+
+def _figures(row: Row) -> list[str]:
+    times = [f"{value:.3f}" for value in (row.ttft_mean_s, row.ttft_p99_s, row.e2e_mean_s)]
+    return [*times, f"{100 * row.hit_ratio:.1f}"]
 
 
 def _write(path: Path, text: str) -> None:

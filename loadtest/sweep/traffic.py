@@ -2,6 +2,8 @@
 
 import random
 from array import array
+from collections import defaultdict
+from dataclasses import replace
 from itertools import count
 
 from trunkline.loadtest.sim.trace import Record, Trace
@@ -38,3 +40,16 @@ def conversations(context: int, requests: int, seed: int) -> Trace:
         session += 1
     records.sort(key=lambda record: record.arrival)
     return Trace("conversations", PAGE_TOKENS, tuple(records))
+
+
+def coarser(trace: Trace, factor: int) -> Trace:
+    """The same requests in blocks of `factor` of the trace's: two are equal where all of their parts are."""
+    if factor == 1:
+        return trace
+    numbers: defaultdict[tuple[int, ...], int] = defaultdict(count().__next__)
+
+    def blocks(parts: "array[int]") -> "array[int]":
+        return array("q", (numbers[tuple(parts[at : at + factor])] for at in range(0, len(parts), factor)))
+
+    records = tuple(record._replace(blocks=blocks(record.blocks)) for record in trace.records)
+    return replace(trace, block_tokens=factor * trace.block_tokens, records=records)

@@ -24,9 +24,6 @@ from trunkline.router.scheduler.claims import DEMAND_S
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.scheduler.sizes import SIZES, SMALLEST
 
-MIN_WEIGHT, MAX_WEIGHT = 0.05, 0.5
-"""Of the wait. However busy the fleet, a queue counts for something; however idle, computing a prefix again costs more
-than waiting for it as long: a second copy of it takes the place of something else in a cache."""
 NEGLIGIBLE_S = 0.001
 """Costs closer than this are equal: less than the network's own jitter."""
 _FULL_S = 1e9
@@ -43,9 +40,9 @@ TERMS = ("work_s", "wait_s", "load")
 """Names of an offer's first parts, for people."""
 
 
-def queue_weight(rho: float) -> float:
-    """Weight of a second of waiting, against a second of work, at fleet utilisation `rho`."""
-    return min(MAX_WEIGHT, max(MIN_WEIGHT, 1.0 - rho))
+def queue_weight(rho: float, least: float, most: float) -> float:
+    """Weight of a second of waiting, against a second of work, at fleet utilisation `rho`; within these bounds."""
+    return min(most, max(least, 1.0 - rho))
 
 
 def weigh(

@@ -58,7 +58,7 @@ class Scheduler(NodeListener):
         self._unknown: frozenset[int] = frozenset()
         """Nodes, by that number, whose summary is not known, as of the last weighing."""
         self._weigh_at = 0.0
-        self._queue_weight = cost.MAX_WEIGHT
+        self._queue_weight = settings.max_weight
         self._linked = False
         """Whether nodes can pull from each other, as of the last weighing."""
         self._groups: dict[str, tuple[Sequence[Node], tuple[Group, ...]]] = {}
@@ -183,7 +183,8 @@ class Scheduler(NodeListener):
         for load in loads:
             load.turn(now)
         self._linked = any(load.link.rate for load in loads)
-        self._queue_weight = cost.queue_weight(sum(load.utilisation(now) for load in loads) / max(1, len(loads)))
+        rho = sum(load.utilisation(now) for load in loads) / max(1, len(loads))
+        self._queue_weight = cost.queue_weight(rho, self._settings.min_weight, self._settings.max_weight)
 
     def _pull(self, match: Match, offers: bytearray, tokens: int, now: float) -> None:
         """Replaces the offers of nodes that had better pull. What is claimed is not there yet, so nobody lends it."""

@@ -17,6 +17,8 @@ from trunkline.router.scheduler.sizes import SIZES, size_of
 seconds = st.floats(0, 100)
 Terms = tuple[float, float, float]
 """Of an offer: work, wait, load."""
+BOUNDS = (0.05, 0.5)
+"""Of the weight."""
 offers = st.lists(st.tuples(seconds, seconds, st.floats(0, 2)), min_size=1, max_size=20)
 
 
@@ -137,7 +139,7 @@ def test_a_node_without_an_account_is_an_error() -> None:
 def test_ranking_is_a_permutation_and_its_first_is_beaten_by_none(
     given_offers: list[Terms], rho: float, seed: int
 ) -> None:
-    weight = cost.queue_weight(rho)
+    weight = cost.queue_weight(rho, *BOUNDS)
     order = rank(given_offers, weight, 0.9, 0.05, random.Random(seed))
     assert len(set(order)) == len(order) == min(len(given_offers), cost.MOST_RANKED)
     work, wait, load = given_offers[order[0]]
@@ -150,7 +152,7 @@ def test_ranking_is_a_permutation_and_its_first_is_beaten_by_none(
 
 @given(offers, st.floats(0, 1), st.integers())
 def test_costs_ascend_but_for_near_ties(given_offers: list[Terms], rho: float, seed: int) -> None:
-    weight = cost.queue_weight(rho)
+    weight = cost.queue_weight(rho, *BOUNDS)
     order = rank(given_offers, weight, 10.0, 0.05, random.Random(seed))
     costs = [given_offers[index][0] + weight * given_offers[index][1] for index in order]
     assert costs[1:] == sorted(costs[1:])
@@ -172,6 +174,6 @@ def test_the_best_of_near_ones_are_chosen_alike_often() -> None:
     assert min(counts.values()) > 850
 
 
-@pytest.mark.parametrize(("rho", "weight"), [(0.0, 0.5), (0.75, 0.25), (1.0, cost.MIN_WEIGHT), (3.0, cost.MIN_WEIGHT)])
+@pytest.mark.parametrize(("rho", "weight"), [(0.0, 0.5), (0.75, 0.25), (1.0, 0.05), (3.0, 0.05)])
 def test_weight_of_the_queue_falls_with_utilisation(rho: float, weight: float) -> None:
-    assert cost.queue_weight(rho) == weight
+    assert cost.queue_weight(rho, *BOUNDS) == weight

@@ -3,11 +3,12 @@
 import random
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trunkline.agent.engine.emulated.profile import Profile
 from trunkline.kernels.core import PrefixIndex
 from trunkline.loadtest.sim.job import Job
+from trunkline.router.settings import SchedulerSettings
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
 
@@ -26,6 +27,8 @@ class Setup:
     """Order of prefill on the nodes; see `agent/engine/order.py`."""
     host_tokens: int = 0
     """Of one node's host tier."""
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    """Of Trunkline's router, for tokens of the prompts."""
     link_bytes_s: float | None = None
     """Between nodes, of each one's link and in each direction; None: they do not pull from each other."""
 

@@ -36,13 +36,13 @@ class Trunkline(Policy):
     def __init__(self, setup: Setup, view: View) -> None:
         super().__init__(setup, view)
         self._now = 0.0
-        defaults = SchedulerSettings()
+        given = setup.scheduler
         scale = PAGE_TOKENS / setup.block_tokens
         settings = replace(
-            defaults,
-            prefill_rate=defaults.prefill_rate * scale,
-            promote_rate=defaults.promote_rate * scale,
-            disk_rate=defaults.disk_rate * scale,
+            given,
+            prefill_rate=given.prefill_rate * scale,
+            promote_rate=given.promote_rate * scale,
+            disk_rate=given.disk_rate * scale,
             seed=setup.seed,
         )
         self.scheduler = self._open(view.index, settings)

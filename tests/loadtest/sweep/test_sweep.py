@@ -1,6 +1,7 @@
 """The sweep with a profile, so that no model is measured."""
 
 import tomllib
+from array import array
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 
 from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.sim.campaign import run
-from trunkline.loadtest.sweep.grid import POLICY, Configuration, best, configurations, prepared
-from trunkline.loadtest.sweep.traffic import conversations
+from trunkline.loadtest.sweep.grid import AS_IS, POLICY, Configuration, best, configurations, others, prepared
+from trunkline.loadtest.sweep.traffic import coarser, conversations
 from trunkline.loadtest.sweep_cli import sweep
+from trunkline.router.settings import SchedulerSettings
 from trunkline.shared.errors import ConfigError
 
 PROFILE = "smollm2-135m-cpu"
@@ -42,9 +44,41 @@ def test_the_best_configuration_is_a_file_of_flags(tmp_path: Path, capsys: pytes
     flags = tomllib.loads(file.read_text())
     assert set(flags) == {"step-tokens", "max-running", "patience"}
     shown = capsys.readouterr().out
+    assert "The best one, if what has no flag were different:" in shown
+    for one in others():
+        assert any(line.strip().startswith(one.name) and one.value in line for line in shown.splitlines())
     (chosen,) = [line.split() for line in shown.splitlines() if line.strip().startswith("*")]
     assert chosen[1:4] == [str(value) for value in flags.values()]
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_larger_pages_are_the_same_traffic_and_find_less() -> None:
+    trace, profile = conversations(4096, 100, 1), find_profile(PROFILE)
+    larger = coarser(trace, 4)
+    assert coarser(trace, 1) is trace
+    assert larger.block_tokens == 64
+    for small, large in zip(trace.records, larger.records, strict=True):
+        assert large._replace(blocks=small.blocks) == small
+        assert len(large.blocks) == -(-small.prompt_tokens // 64)
+    first, *_ = larger.records
+    for one, other in zip(trace.records, larger.records, strict=True):
+        shared = _shared(trace.records[0].blocks, one.blocks) // 4
+        assert shared <= _shared(first.blocks, other.blocks) <= shared + 1
+    each = Configuration(512, 64, 4.0)
+    hits = [run(prepared(trace, profile, 2, 0.3, each, 0, one), POLICY).hit_ratio for one in (AS_IS, *others())]
+    assert hits[0] > hits[1] > hits[2] > hits[3] > hits[4]
+
+
+def _shared(one: "array[int]", other: "array[int]") -> int:
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def test_what_has_no_flag_is_varied_one_at_a_time() -> None:
+    trace, profile = conversations(2048, 50, 0), find_profile(PROFILE)
+    each = Configuration(512, 64, 4.0)
+    setups = [prepared(trace, profile, 2, 0.3, each, 0, one).setup for one in (AS_IS, *others())]
+    assert setups[0].scheduler == SchedulerSettings()
+    assert all((setup.block_tokens == 16) != (setup.scheduler == SchedulerSettings()) for setup in setups[1:])
 
 
 def test_of_equal_configurations_the_largest_batch_is_chosen() -> None:
