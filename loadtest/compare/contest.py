@@ -188,7 +188,7 @@ class Contest:
         options = {**hot, "rate": self.results.hot_rate}
 
         def measured(target: Target) -> Outcome:
-            found = self._load(self._running[target.front], options, 0.0, plan.seconds, stop_s=_OPEN_STOP_S)
+            found = self._load(self._running[target.front], options, 0.0, plan.hot_seconds, stop_s=_OPEN_STOP_S)
             self._say(f"hot prefix, {target.name}: busiest agent {_shown(found.work_max_over_mean)} x the mean")
             return found
 

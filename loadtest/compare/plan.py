@@ -12,6 +12,8 @@ _OVERLOADED_S = 10.0
 """More of those of an open loop that is asked more than it can do."""
 _START_S = 8.0
 """Of a router or the agents."""
+_UNEVEN = 1.4
+"""Until every conversation has begun, against agents that share the work evenly."""
 
 
 class Target(NamedTuple):
@@ -57,9 +59,9 @@ class Plan:
     users: int = 100
     rounds: int = 2
     """Of the open loop, for those that can do its rate: the others' figures say how long they were asked too much."""
-    seconds: float = 15.0
+    seconds: float = 12.0
     """Of each run that count; twice as many without reuse, where requests take so long that they end in waves."""
-    warm_up: float = 45.0
+    warm_up: float = 30.0
     """Of each run before that, at most: it ends when every conversation under way has had an answer."""
     settle_s: float = 2.0
     """From then on until it counts."""
@@ -77,6 +79,11 @@ class Plan:
         """Without reuse the rate of the others would only fill queues."""
         return [target for target in TARGETS if target.reuse]
 
+    @property
+    def hot_seconds(self) -> float:
+        """Of a run with a hot prefix: longer, for of few requests chance makes the work uneven."""
+        return 1.5 * self.seconds
+
     def seconds_of(self, target: Target) -> float:
         return self.seconds if target.reuse else 2 * self.seconds
 
@@ -90,14 +97,17 @@ class Plan:
             yield from ((number, target) for target in targets[at:] + targets[:at] if not number or again(target))
 
     def estimate_s(self, missing: int, begin_s: float) -> float:
-        """With so many routers that are not there, where all conversations begin in `begin_s` seconds.
+        """With so many routers that are not there, where all conversations begin in `begin_s` seconds at best.
 
-        Of those that are there half can do the rate of the open loop.
+        Of those that are there half can do the rate of the open loop; the others, and those without reuse, do not
+        settle within the warm-up.
         """
-        run_s = min(self.warm_up, begin_s + self.settle_s) + _RUN_S
-        closed = sum(run_s + self.seconds_of(target) for target in TARGETS[missing:])
         present = len(self.open_targets) - missing
         able = (present + 1) // 2
-        opened = (present + (self.rounds - 1) * able) * (run_s + self.seconds) + (present - able) * _OVERLOADED_S
-        hot = (present + 1.5) * (self.seconds + _RUN_S)
+        quick = min(self.warm_up, _UNEVEN * begin_s + self.settle_s) + self.seconds + _RUN_S
+        slow = self.warm_up + self.seconds + _RUN_S
+        without = sum(self.warm_up + self.seconds_of(target) + _RUN_S for target in TARGETS if not target.reuse)
+        closed = able * quick + (present - able) * slow + without
+        opened = self.rounds * able * quick + (present - able) * (slow + _OVERLOADED_S)
+        hot = present * (self.hot_seconds + _RUN_S) + 1.5 * self.seconds + _RUN_S
         return _START_S * (1 + present) + closed + opened + hot

@@ -40,7 +40,7 @@ def test_the_rate_of_the_open_loop_is_of_the_best_peer(tmp_path: Path) -> None:
     with pytest.raises(TrunklineError, match="no router is left"):
         one._best_peer()
     one.results.closed[OURS] = found(0.0)
-    with pytest.raises(TrunklineError, match="no router has answered a request within --seconds 15"):
+    with pytest.raises(TrunklineError, match="no router has answered a request within --seconds"):
         one._best_peer()
     one.results.closed[OURS] = found(9.0)
     assert one._best_peer() == 9.0
