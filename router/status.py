@@ -14,6 +14,7 @@ from trunkline.shared.ask import asking
 PATH = "/admin/nodes"
 
 _WIDE = 1000
+"""Columns in which any table fits."""
 _STATE_COLOURS = {"ready": "green", "joining": "yellow", "draining": "yellow", "unready": "yellow", "down": "red"}
 
 

@@ -44,7 +44,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         def start() -> None:
             made.append(Cluster(initialize_head=False))
             for _ in range(2):
-                made[-1].add_node(num_cpus=4, object_store_memory=100 << 20)
+                made[-1].add_node(num_cpus=4, num_gpus=1, object_store_memory=100 << 20)
 
         try:
             patiently(start, lambda: made[-1].shutdown())
@@ -151,14 +151,18 @@ def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(600)
-def test_several_routers_share_the_fleet_through_a_registry(nodes: Any, tmp_path: Path) -> None:
+def test_several_routers_share_a_fleet_with_gpus_through_a_registry(nodes: Any, tmp_path: Path) -> None:
     log = tmp_path / "up.log"
-    with redis_server() as redis, up(nodes.address, tmp_path, "--routers", "2", "--registry", redis.url) as process:
+    flags = ("--routers", "2", "--gpus", "1", "--registry")
+    with redis_server() as redis, up(nodes.address, tmp_path, *flags, redis.url) as process:
         until(lambda: "Trunkline serves" in log.read_text() or process.poll() is not None, log)
         assert process.poll() is None, log.read_text()
         ready = [line.split() for line in log.read_text().splitlines() if line.startswith("[router-")]
         urls = {words[0]: words[3] for words in ready if words[1] == "ready"}
         assert set(urls) == {"[router-0]", "[router-1]"}
+        for name in ("agent-0", "agent-1"):
+            assert (agent := command_of(name)) is not None
+            assert agent.environ()["CUDA_VISIBLE_DEVICES"] == "0", "the GPU of its node"
         for url in urls.values():
             with httpx.Client(base_url=url, timeout=30.0, headers={"authorization": f"Bearer {TOKEN}"}) as client:
 
