@@ -16,6 +16,7 @@ from tests.loadtest.load.stub import Stub, serving
 ROOT = Path(__file__).parents[3]
 _HANGS_S = 120.0
 """Locust takes a second to start, and half a minute on a machine that has much else to do."""
+BAD_TRACE = "<a file with a bad line>"
 SMALL = [
     "--inputs",
     "64:200",
@@ -122,11 +123,20 @@ def test_a_trace_ends_by_itself(tmp_path: Path) -> None:
     [
         (("--host", "http://127.0.0.1:1"), "no server that speaks OpenAI's API at http://127.0.0.1:1"),
         (("--trace", "there/is/none"), "there/is/none"),
+        (("--trace", BAD_TRACE), "t.jsonl:2: JSON is malformed"),
+        (("--model", "nix"), "--model 'nix' is not served, but stub"),
+        (("--inputs", "50000"), "do not fit into the context of stub, which is 40000"),
     ],
 )
-def test_bad_input_is_one_line_and_no_report(tmp_path: Path, arguments: tuple[str, str], said: str) -> None:
+def test_bad_input_is_one_line_and_no_report(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, arguments: tuple[str, str], said: str
+) -> None:
+    trace = tmp_path_factory.mktemp("trace") / "t.jsonl"
+    line = {"timestamp": 0, "input_length": 512, "hash_ids": [1], "output_length": 2}
+    trace.write_text(f"{json.dumps(line)}\nnone\n")
+    given = [str(trace) if argument == BAD_TRACE else argument for argument in arguments]
     with serving(Stub()) as stub:
-        run = headless(tmp_path, "--host", stub.url, "-t", "5s", *arguments)
+        run = headless(tmp_path, "--host", stub.url, "-t", "5s", *given)
     assert run.returncode != 0
     assert said in run.stderr.strip().splitlines()[-1]
     assert "Traceback" not in run.stderr
