@@ -29,10 +29,9 @@ MAX_PRIORITY = 16
 _FIXED_SHARE = 1 / 32
 """The fixed part of a step takes as long as this share of its token budget: 256 tokens of 8192 for an 8B model on an
 H100 (7 ms). Anything from 1/64 to 1/8 is within 1 % in the simulator."""
-
 _AHEAD = 4
-"""Of the tenant ahead, this part of a step. With a half, others waited half as long again for the step under way; what
-all together get done is the same."""
+"""The tenant ahead has one part in so many of a step. With a half, others waited half as long again for the step under
+way; what all together get done is the same."""
 
 
 def due(arrival: float, left_s: float, patience: float, priority: int = 0, lead_s: float = 0.0) -> float:
@@ -42,7 +41,7 @@ def due(arrival: float, left_s: float, patience: float, priority: int = 0, lead_
 
 def kept(budget: int, led: int) -> int:
     """Of what a step has for prompts, what those without a lead leave; `led` requests that the node has do have one."""
-    return budget - max(1, budget // _AHEAD) if led else 0
+    return budget * (_AHEAD - 1) // _AHEAD if led else 0
 
 
 def ends_step(tokens: int, lead_s: float, complete: Sequence[float], waiting: int, step_tokens: int) -> bool:

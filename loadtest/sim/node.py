@@ -143,7 +143,9 @@ class EngineModel:
         queue = self._queue()
         for place, job in enumerate(queue):
             count = budget if job.lead_s else budget - spare
-            if count <= 0 or self._ends(job, count, complete, len(queue) - place):
+            if count <= 0 < budget:
+                continue  # What is left is for others.
+            if budget <= 0 or self._ends(job, count, complete, len(queue) - place):
                 break
             if not job.pages:
                 admits = admits and len(self._prefills) + decodes < profile.max_running and self._admit(job, now)

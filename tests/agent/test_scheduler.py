@@ -267,7 +267,7 @@ def test_of_the_tenant_ahead_nothing_rides_along_with_a_prompt_of_another(
     assert [s for s, _, _ in bench.plan()] == [first, second][: 1 + together]
 
 
-@pytest.mark.parametrize(("patience", "count"), [(4.0, 15), (0.0, 63)])
+@pytest.mark.parametrize(("patience", "count"), [(4.0, 16), (0.0, 63)])
 def test_the_tenant_ahead_takes_a_quarter_of_a_step_while_the_node_has_requests_of_others(
     patience: float, count: int
 ) -> None:
@@ -278,6 +278,13 @@ def test_the_tenant_ahead_takes_a_quarter_of_a_step_while_the_node_has_requests_
     assert bench.plan()[1:] == [(long, 0, count)]
     bench.scheduler.remove(bench.scheduler.running[0])
     assert bench.plan() == [(long, count, 64)]
+
+
+def test_what_the_tenant_ahead_leaves_of_a_step_is_for_others() -> None:
+    bench = Bench(pages=100, prefill_rate=100.0, max_running=4, step_tokens=64)
+    ahead = [bench.add(range(1000 * number, 1000 * number + 60), at=-90.0) for number in (1, 2)]
+    long = bench.add(range(200), lead_s=9.0)
+    assert bench.plan() == [(ahead[0], 0, 16), (long, 0, 48)]
 
 
 def test_who_waits_for_pages_is_not_passed_by_who_needs_fewer() -> None:

@@ -83,7 +83,9 @@ class Scheduler:
         queue = self._queue(prefill_rate)
         for place, sequence in enumerate(queue):
             count = budget if sequence.generation.lead_s else budget - spare
-            if count <= 0 or self._ends(sequence, count, complete, len(queue) - place):
+            if count <= 0 < budget:
+                continue  # What is left is for others.
+            if not budget or self._ends(sequence, count, complete, len(queue) - place):
                 break
             if sequence.admitted:
                 budget -= self._extend(sequence, count, chunks)
