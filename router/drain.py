@@ -5,7 +5,7 @@ from http import HTTPStatus
 from trunkline.router.fetch import OrderFailed, order
 from trunkline.router.nodes import Node, NodeState, Registry
 from trunkline.router.scheduler.scheduler import Scheduler
-from trunkline.shared.errors import RequestError
+from trunkline.shared.errors import Overloaded, RequestError
 from trunkline.shared.handover import DRAIN_PATH, DrainStatus
 
 ANSWER_S = 5.0
@@ -22,16 +22,18 @@ class Drain:
         self._cluster_header = cluster_header
 
     async def start(self, name: str) -> DrainStatus:
-        """Raises RequestError, as the others do: 404 for a name that no node has, 502 for a node that refuses."""
+        """Raises RequestError, as the others do: 404 for a name that no node has, 502 for a node that refuses. 503 for
+        one that was not reached yet, which may be an agent."""
         node = self._registry.named(name)
+        if node.models == {}:
+            raise Overloaded(f"node {node.name} has not been reached yet", retry_after=1.0, status=503)
         if node.info is None:
             self._registry.drain(node)
         return await self._tell(node, b"POST")
 
     async def resume(self, name: str) -> DrainStatus:
         node = self._registry.named(name)
-        if node.info is None:
-            self._registry.drain(node, draining=False)
+        self._registry.drain(node, draining=False)  # an agent, too: it may have come in place of another server
         return await self._tell(node, b"DELETE")
 
     async def status(self, name: str) -> DrainStatus:

@@ -20,12 +20,14 @@ def drain(node: str, url: str, *, undo: bool, timeout_s: float, token: str | Non
     path = f"{DRAIN_ADMIN_PATH}/{quote(node, safe='')}"
     with asking(url, token) as asker:
         if undo:
-            asker.delete(path)
+            asker.delete(path, ANSWER_S)
             print(f"{node} takes requests again")
             return
         asker.post(path, timeout_s=ANSWER_S)
         print(f"{node} takes no new requests")
         status = _wait(asker, path, time.monotonic() + timeout_s)
+        if not status.draining:
+            raise TrunklineError(f"{node} takes requests again: it was started anew, or its draining was undone")
     print(f"{status.handed} of {status.offered} warm prefixes are at other nodes, {status.tokens} tokens")
     if status.running:
         raise TrunklineError(f"{status.running} requests still run on {node} after {timeout_s:g} s")
@@ -35,9 +37,9 @@ def drain(node: str, url: str, *, undo: bool, timeout_s: float, token: str | Non
 def _wait(asker: Asker, path: str, until: float) -> DrainStatus:
     while True:
         try:
-            status = msgspec.json.decode(asker.get(path).content, type=DrainStatus)
+            status = msgspec.json.decode(asker.get(path, ANSWER_S).content, type=DrainStatus)
         except UNDECODABLE as error:
             raise TrunklineError(f"what answers is no router: {error}") from None
-        if (status.over and not status.running) or time.monotonic() > until:
+        if not status.draining or (status.over and not status.running) or time.monotonic() > until:
             return status
         time.sleep(POLL_S)

@@ -21,14 +21,14 @@ class Asker:
         self._client = client
         self._url = url
 
-    def get(self, path: str) -> httpx.Response:
-        return self._ask("GET", path)
+    def get(self, path: str, timeout_s: float = TIMEOUT_S) -> httpx.Response:
+        return self._ask("GET", path, timeout_s=timeout_s)
 
     def post(self, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> httpx.Response:
         return self._ask("POST", path, body, timeout_s)
 
-    def delete(self, path: str) -> httpx.Response:
-        return self._ask("DELETE", path)
+    def delete(self, path: str, timeout_s: float = TIMEOUT_S) -> httpx.Response:
+        return self._ask("DELETE", path, timeout_s=timeout_s)
 
     def _ask(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> httpx.Response:
         try:

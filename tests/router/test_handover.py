@@ -203,3 +203,30 @@ def test_an_operator_drains_an_agent_through_any_router_and_another_server_throu
             assert (refused.status, "another secret" in refused.error["message"]) == (502, True)
 
     run(main())
+
+
+def test_a_node_that_was_not_reached_yet_is_not_said_to_be_drained() -> None:
+    async def main() -> None:
+        async with FakeAgent("agent") as agent, serving([agent], admin_token="s3cret") as served:
+            served.router.context.registry.add("http://127.0.0.1:1")
+            refused = await ask(
+                served.port, request(f"{DRAIN_ADMIN_PATH}/127.0.0.1:1", b"", headers=["authorization: Bearer s3cret"])
+            )
+            assert (refused.status, "not been reached yet" in refused.error["message"]) == (503, True)
+
+    run(main())
+
+
+def test_an_agent_that_came_in_place_of_a_server_that_was_drained_is_taken_back() -> None:
+    async def main() -> None:
+        back = {f"DELETE {DRAIN_PATH}": (200, msgspec.json.encode(DrainStatus(draining=False, running=0)))}
+        agent = FakeAgent("agent", answers=back)
+        async with agent, serving([agent], admin_token="s3cret") as served:
+            registry = served.router.context.registry
+            registry.drain(registry.nodes[0])
+            assert not registry.candidates("fake")
+            headers = ["authorization: Bearer s3cret"]
+            await ask(served.port, request(f"{DRAIN_ADMIN_PATH}/agent", b"", method="DELETE", headers=headers))
+            await until(lambda: len(registry.candidates("fake")) == 1)
+
+    run(main())
