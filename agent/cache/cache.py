@@ -139,10 +139,12 @@ class PageCache:
         if self._migration is not None:
             self._migration.pulls.peers = peers
 
-    def turn(self) -> None:
-        """Now and then, also during a step: takes over what was moved, and moves what should be. Never waits."""
+    def turn(self, *, computing: bool = False) -> None:
+        """Now and then, also during a step: takes over what was moved, and moves what should be. Never waits.
+        `computing`: whether the engine does, or did since the turn before, and has to share its cores with who copies.
+        """
         if self._migration is not None:
-            self._migration.turn(self.prefill_rate)
+            self._migration.turn(self.prefill_rate, computing=computing)
         if self._preload is not None:
             self._preload.turn()
         self._catalog.flush()

@@ -71,9 +71,7 @@ class DiskTier:
 
     def may_evict(self, entry: Entry) -> bool:
         """Whether the host may let the entry go: it is here too, or does not get here."""
-        if entry.disk is not None or self.failed:
-            return True
-        return not self._host.closed and not self.offload.path(entry)
+        return self.failed or self.offload.may_evict(entry)
 
     def turn(self) -> None:
         """Flips what has landed, keeps room in the host. Never waits."""

@@ -36,6 +36,8 @@ class Move:
     error: OSError | None = None
     """The tier has failed: nothing arrived."""
     seconds: float = 0.0
+    cpu_s: float = 0.0
+    """Of the thread that carried it."""
 
 
 class Lane:
@@ -67,7 +69,7 @@ class Lane:
 
     def carry(self, move: Move) -> None:
         """Right now, in the caller's thread."""
-        began = time.monotonic()
+        began, began_cpu = time.monotonic(), time.thread_time()
         try:
             self._carry(move)
         except OSError as error:
@@ -75,7 +77,7 @@ class Lane:
         except Exception as error:
             log.exception("a move of %d pages failed", len(move.entries))
             move.error = OSError(f"{type(error).__name__}: {error}")
-        move.seconds = time.monotonic() - began
+        move.seconds, move.cpu_s = time.monotonic() - began, time.thread_time() - began_cpu
 
     def landed(self) -> Move | None:
         """The next move that is done, in the order in which they were submitted."""

@@ -27,6 +27,7 @@ from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.level import DeviceLevel, Level, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
 from trunkline.agent.cache.offload import Offload
+from trunkline.agent.cache.pace import Pace
 from trunkline.agent.cache.pull import Pull
 from trunkline.agent.cache.pulls import Pulls
 from trunkline.agent.cache.route import Route, Speed
@@ -53,6 +54,10 @@ class Migration:
         self._choices = Choices()
         self._admission = Admission()
         self._clock = clock = lower.clock
+        self._pace = Pace(clock)
+        self._carried_s = 0.0
+        self._waits = False
+        """Whether a fetch was held back since the last turn."""
         self._device = device
         self._memory = lower.host
         self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations, closed=device.closed)
@@ -61,7 +66,7 @@ class Migration:
         self._up = Route(catalog, self.host, device, lane_up, lower.batch, Speed(clock))
         self._down = Route(catalog, device, self.host, lane_down, lower.batch, Speed(clock))
         self._offload = Offload(catalog, self._down, DEVICE_MARK, lower.burst, clock)
-        self._up.before_evicting = self._offload.save
+        self._up.make_room, self._up.may_evict = self._offload.make_way, self._offload.may_make_way
         self._disk = DiskTier(catalog, self.host, lower, lower.disk, visits) if lower.disk else None
         self.pulls = Pulls(catalog, self.host, self._offload, lower)
         if self._disk is not None:
@@ -79,10 +84,20 @@ class Migration:
 
     @property
     def moving(self) -> bool:
-        return self.pulls.moving or any(route.lane.moves for route in self._routes)
+        return self._waits or self.pulls.moving or any(route.lane.moves for route in self._routes)
 
-    def turn(self, prefill_rate: float) -> None:
-        """Flips what has landed, and keeps room. Never waits. `prefill_rate`: tokens per second; 0: not known yet."""
+    def turn(self, prefill_rate: float, *, computing: bool) -> None:
+        """Flips what has landed, and keeps room. Never waits. `prefill_rate`: tokens per second; 0: not known yet.
+        `computing`: whether the engine does, or did since the turn before."""
+        self._waits = False
+        self._pace.turn(computing=computing)
+        with self._pace.spending():
+            self._turn(prefill_rate)
+        carried_s = sum(route.cpu_s for route in self._routes)
+        self._pace.spend(max(0.0, carried_s - self._carried_s))  # negative where a disk that failed has new routes
+        self._carried_s = carried_s
+
+    def _turn(self, prefill_rate: float) -> None:
         computes_s, page_s = _page_s(prefill_rate), self._up.speed.seconds_per_page()
         self._offload.least = self._admission.least(page_s, computes_s)
         if self._disk is not None:
@@ -105,7 +120,8 @@ class Migration:
 
     def save(self, count: int) -> None:
         """The next `count` pages of the device are about to go: what is in no other tier is copied, at once."""
-        self._offload.save(count)
+        with self._pace.spending():
+            self._offload.save(count)
 
     def fetch(self, chain: Chain, prefill_rate: float) -> Fetch | None:
         """What follows the chain's pages on the device: in lower tiers, verified, and at the node that has more of it.
@@ -248,6 +264,21 @@ class Migration:
     def _disk_speed(self) -> Speed | None:
         return self._disk.up.speed if self._disk is not None else None
 
+    def _send(self, fetch: Fetch, up: list[Entry], read: list[Entry]) -> bool:
+        """`up` from the host, `read` from the disk, as far as it is time for that; whether to wait for them."""
+        if not self._pace.open:
+            self._waits = True
+            return True
+        coming = False
+        with self._pace.spending():
+            if up:  # first, for what is read then may push out what is not on its way
+                coming = self._up.send(up) > 0 or self._up.lane.full or self._offload.moving
+            if read and self._disk is not None:
+                sent = self._disk.up.send(read)
+                fetch.reads += sent
+                coming |= sent > 0 or self._disk.up.lane.full
+        return coming
+
     def _end(self, fetch: Fetch, *, late: bool) -> None:
         """Waiting for it has ended."""
         if fetch.share is None:
@@ -273,15 +304,13 @@ class Migration:
                 read.append(entry)
             else:
                 break
-        if up and fetch.wanted_at is not None:  # first, for what is read then may push out what is not on its way
-            coming |= self._up.send(up) > 0 or self._up.lane.full
         # No more in the host at a time than leaves it room: else the last pages would push out the first.
         room = max(1, self.host.pool.total // 2) - len(up) - arriving
-        room = min(room, len(fetch.entries) - fetch.reads)
-        if self._disk is not None and (read := read[: max(0, room)]):
-            sent = self._disk.up.send(read)
-            fetch.reads += sent
-            coming |= sent > 0 or self._disk.up.lane.full
+        read = read[: max(0, min(room, len(fetch.entries) - fetch.reads))]
+        if fetch.wanted_at is None:
+            up.clear()
+        if up or read:
+            coming |= self._send(fetch, up, read)
         if fetch.wanted_at is not None and not coming:
             self._end(fetch, late=False)
 

@@ -36,10 +36,25 @@ class Offload:
         """Pages that were copied while somebody waited for their room, ever."""
 
     def turn(self) -> None:
-        """Lets go what has its copy below, and sends what has none. Never waits."""
+        """Keeps room. Never waits."""
+        self.make_room(self.room)
+
+    @property
+    def moving(self) -> bool:
+        return self._route.lane.moves > 0
+
+    def may_evict(self, entry: Entry) -> bool:
+        """Whether the upper tier may let the entry go for one that can wait: it is below too, or does not get there."""
+        if self._route.target.copy_of(entry) is not None:
+            return True
+        return not self._route.source.closed and not self.path(entry)
+
+    def make_room(self, count: int) -> None:
+        """For so many pages in the upper tier, now or soon: lets go what has its copy below, and sends what has none.
+        Never waits."""
         upper, lower = self._route.source, self._route.target
-        short = self.room - upper.pool.free - upper.pool.in_flight
-        if short <= 0 or self._route.lane.moves or self._clock() < self._retry_at:
+        short = count - upper.pool.free - upper.pool.in_flight
+        if short <= 0 or self.moving or self._clock() < self._retry_at:
             return
         sending: list[Entry] = []
         for member in upper.following(short, fetched=False):  # that would come back, and go again
@@ -51,8 +66,19 @@ class Offload:
             else:
                 sending.append(entry)
         sending = self._missing(sending)
-        if sending and not self._route.send(sending):
+        if sending and not self._route.send(sending, fetched=False):
             self._retry_at = self._clock() + RETRY_S
+
+    def make_way(self, count: int) -> None:
+        """For so many pages that come back: in the background while the lower tier has room for what must go, else at
+        once."""
+        self.make_room(count)
+        if not self.moving:
+            self.save(count - self._route.source.pool.free)
+
+    def may_make_way(self, entry: Entry) -> bool:
+        """Whether the upper tier may let the entry go for one that comes back."""
+        return not self.moving or self.may_evict(entry)
 
     def save(self, count: int) -> None:
         """The next `count` pages are about to go: copies those that are in the upper tier alone, and waits for it.
@@ -69,7 +95,7 @@ class Offload:
         missing = self.path(entry)
         if not missing and entry not in self._route.target.incoming:
             return False
-        return self._route.send(missing) > 0 or self._route.lane.moves > 0
+        return self._route.send(missing) > 0 or self.moving
 
     def _worth(self, member: Member) -> bool:
         """Whether its segment is worth a copy. Where pages stand alone, a segment is not what hangs together here."""

@@ -62,8 +62,8 @@ class Route:
         speed: Speed | None = None,
     ) -> None:
         """`batch`: pages per move. `speed`: of this way, if it was measured before."""
-        self.before_evicting: Callable[[int], None] = lambda _: None
-        """Called before so many pages of the target go to make room."""
+        self.make_room: Callable[[int], None] = lambda _: None
+        """Called when room is wanted in the target for so many pages that can wait."""
         self.may_evict: Callable[[Entry], bool] = lambda _: True
         """Whether a page of the target may make room for one that can wait."""
         self.source = source
@@ -73,6 +73,8 @@ class Route:
         """Copied, ever."""
         self.bad = 0
         """Did not arrive as they should, ever."""
+        self.cpu_s = 0.0
+        """Of the lane's thread, ever."""
         self.seconds = MOVE_TIME.distribution()
         """To copy a batch."""
         self._catalog = catalog
@@ -80,18 +82,22 @@ class Route:
         self.speed = Speed() if speed is None else speed
         self._retired = False
 
-    def send(self, entries: Sequence[Entry]) -> int:
+    def send(self, entries: Sequence[Entry], *, fetched: bool = True) -> int:
         """Begins to copy entries, parents first, as far as lane and target have room and each has its parent there or
-        on its way. All are in the source, and neither in the target nor on the way there. Returns how many."""
+        on its way. All are in the source, and neither in the target nor on the way there. Returns how many.
+        `fetched`: whether what is being fetched may make room for them."""
         sent = 0
-        while sent < len(entries) and not self.lane.full and (move := self._prepare(entries[sent:], urgent=False)):
+        while sent < len(entries) and not self.lane.full:
+            move = self._prepare(entries[sent:], lambda count: self._room(count, fetched=fetched))
+            if move is None:
+                break
             self.lane.submit(move)
             sent += len(move.entries)
         return sent
 
     def carry(self, entries: Sequence[Entry]) -> None:
         """Copies entries, as far as `send` would, and waits for it."""
-        while entries and (move := self._prepare(entries, urgent=True)):
+        while entries and (move := self._prepare(entries, self._urgent_room)):
             self.lane.carry(move)
             self._flip(move)
             entries = entries[len(move.entries) :]
@@ -100,6 +106,7 @@ class Route:
         """Flips the next move that is done: from now on its copies count."""
         move = self.lane.landed()
         if move is not None:
+            self.cpu_s += move.cpu_s
             self._flip(move)
         return move
 
@@ -107,8 +114,8 @@ class Route:
         """Its tier has failed: what is still under way is dropped where it lands."""
         self._retired = True
 
-    def _prepare(self, entries: Sequence[Entry], *, urgent: bool) -> Move | None:
-        """Holds what is to be copied, and takes pages for it."""
+    def _prepare(self, entries: Sequence[Entry], room: Callable[[int], int]) -> Move | None:
+        """Holds what is to be copied, and takes pages for it. `room`: makes it, for so many pages or for fewer."""
         target, chosen = self.target, dict[Entry, None]()
         held: dict[int, None] = {}  # once each, however many children go there
         for entry in entries[: self._batch]:
@@ -127,7 +134,7 @@ class Route:
         # Both are held, lest they are what makes room.
         self.source.hold(pages)
         target.hold(anchors)
-        count = self._make_room(len(sending), urgent=urgent)
+        count = room(len(sending))
         self._catalog.flush()  # what is there no more is said before its pages are anybody else's
         taken = target.pool.allocate(count)
         if not count or taken is None:
@@ -172,15 +179,19 @@ class Route:
             self._catalog.changed(entry)
         return True
 
-    def _make_room(self, count: int, *, urgent: bool) -> int:
-        """For so many pages in the target, or for fewer: how many."""
+    def _room(self, count: int, *, fetched: bool) -> int:
+        """In the target, for pages that can wait: for how many of so many."""
+        if count > self.target.pool.free:
+            self.make_room(count)
+        missing = max(0, count - self.target.pool.free)
+        following = self.target.following(missing, fetched=fetched) if missing else []
+        goes = (self.may_evict(self.target.entry_of(member)) for member in following)
+        return self._urgent_room(count - missing + sum(takewhile(bool, goes)))
+
+    def _urgent_room(self, count: int) -> int:
+        """In the target, whatever must go for it."""
         free = self.target.pool.free
         missing = max(0, count - free)
-        if missing > 0:
-            self.before_evicting(missing)
-            if not urgent:
-                goes = (self.may_evict(self.target.entry_of(member)) for member in self.target.following(missing))
-                missing = sum(takewhile(bool, goes))
         while missing > 0 and not self._catalog.evict(self.target, missing):
             missing //= 2
         return min(count, free + missing)

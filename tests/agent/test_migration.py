@@ -77,6 +77,12 @@ class Node:
         self.cache.leave(chain)
         return self.cache.fetch(chain)
 
+    def bring(self, *fetches: Fetch) -> None:
+        """Waits for them, as a scheduler does between its steps, until none of them is worth it any more."""
+        while [fetch for fetch in fetches if self.cache.awaits(fetch)]:
+            assert self.cache.moving
+            self.settle()
+
 
 D, H = Tier.DEVICE, Tier.HOST
 
@@ -132,14 +138,33 @@ def test_siblings_go_down_together_to_where_their_parent_is_already() -> None:
 
 def test_pages_come_back_when_they_are_asked_for() -> None:
     node = half_in_the_host()
+    urgent = node.cache.counters().urgent_pages
     fetch = node.fetch(1, 2, 3)
     assert fetch is not None
     assert node.cache.awaits(fetch)
     assert node.cache.moving
     assert node.cache.awaits(fetch), "asked twice, it comes once"
-    node.settle()
-    assert not node.cache.awaits(fetch)
+    node.bring(fetch)
+    assert node.tiers(1, 2, 3) == [D] * 3
+    assert node.cache.counters().routes["host", "device"].pages == 2
+    assert node.cache.counters().urgent_pages == urgent, "its room was made while it waited"
     node.compute(1, 2, 3)
+
+
+def test_a_computing_engine_that_has_given_its_share_is_left_alone() -> None:
+    node = half_in_the_host()
+    migration = node.cache._migration
+    assert migration is not None
+    migration._pace.spend(10.0)
+    node.cache.turn(computing=True)
+    fetch = node.fetch(1, 2, 3)
+    assert fetch is not None
+    assert node.cache.awaits(fetch)
+    assert node.cache.moving, "it is only held back"
+    assert not any(lane.moves for lane in node.memory.lanes)
+    node.cache.turn()
+    node.bring(fetch)
+    assert node.tiers(1, 2, 3) == [D] * 3
 
 
 def test_what_comes_back_may_push_the_rest_of_it_out() -> None:
@@ -151,8 +176,7 @@ def test_what_comes_back_may_push_the_rest_of_it_out() -> None:
     assert node.tiers(1, 2, 3, 4, 5, 6) == [H] * 6
     fetch = node.fetch(1, 2, 3, 4, 5, 6)
     assert fetch is not None
-    while node.cache.awaits(fetch):
-        node.settle()
+    node.bring(fetch)
     assert node.tiers(1, 2, 3, 4, 5, 6) == [D, D, D, None, None, None]
     node.compute(1, 2, 3, 4, 5, 6)
 
@@ -168,9 +192,7 @@ def test_no_more_comes_back_than_the_device_keeps() -> None:
     assert node.tiers(*whole) == [H] * 10
     fetch = node.fetch(*whole)
     assert fetch is not None
-    assert node.cache.awaits(fetch)
-    node.settle()
-    assert not node.cache.awaits(fetch)
+    node.bring(fetch)
     assert node.tiers(*whole) == [D] * 9 + [H]
     assert node.fetch(*whole) is None
 
@@ -185,11 +207,7 @@ def test_what_two_fetches_bring_stays_until_both_have_it_all() -> None:
     assert node.tiers(*first, *second)[:9] == [H] * 9
     fetches = [fetch for blocks in (first, second) if (fetch := node.fetch(*blocks))]
     assert [fetch.expected for fetch in fetches] == [9, 10]
-    for fetch in fetches:
-        assert node.cache.awaits(fetch)
-    node.settle()
-    for fetch in fetches:
-        assert not node.cache.awaits(fetch)
+    node.bring(*fetches)
     assert [fetch.came for fetch in fetches] == [9, 10]
     assert node.cache.counters().routes["host", "device"].pages == 19
     node.settle()
@@ -209,8 +227,9 @@ def test_what_a_fetch_has_brought_goes_after_what_only_waits() -> None:
     pages = node.cache.match(waiting)
     node.cache.begin(waiting)
     node.cache.release(pages, used=False)
-    assert node.cache.awaits(fetch)
-    node.settle()
+    for _ in range(2):  # room, and what comes
+        assert node.cache.awaits(fetch)
+        node.settle()
     taken = node.cache.allocate(6)
     assert taken is not None
     assert node.tiers(1, 2, 3) == [D] * 3
@@ -241,9 +260,8 @@ def test_two_readers_share_a_move() -> None:
     assert node.cache.awaits(two)
     (up,) = [lane for lane in node.memory.lanes if lane.name == "host-to-device"]
     assert up.moves == 1
-    node.settle()
-    assert not node.cache.awaits(one)
-    assert not node.cache.awaits(two)
+    node.bring(one, two)
+    assert node.cache.counters().routes["host", "device"].pages == 2
 
 
 def test_a_page_that_is_read_while_it_is_copied_stays_where_it_is() -> None:

@@ -1,6 +1,8 @@
 """The segment files: fixed slots, read and written directly, many at a time."""
 
+import contextlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,11 +82,17 @@ class Segments:
             except OSError as error:
                 failed.update(dict.fromkeys((transfer.slot for transfer in run), error))
 
-        runs = list(self._runs(sorted(transfers)))
+        runs = deque(self._runs(sorted(transfers)))
+
+        def some(_: int) -> None:
+            with contextlib.suppress(IndexError):
+                while True:
+                    one(runs.popleft())
+
         if len(runs) == 1:
-            one(runs[0])
-        else:
-            list(self._executor.map(one, runs))
+            some(0)
+        else:  # one task for each thread, not for each request: handing out tasks takes the interpreter's lock
+            list(self._executor.map(some, range(min(DEPTH, len(runs)))))
         return failed
 
     def _runs(self, transfers: Sequence[Transfer]) -> Iterator[Sequence[Transfer]]:

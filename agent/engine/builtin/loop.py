@@ -73,6 +73,8 @@ class EngineLoop:
         """Bounded by who makes them: each waits for its answer."""
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
+        self._computing = False
+        """Whether the last turn has a step."""
         self._stalled = False
         """Whether everything waits for pages from a lower tier."""
         self._unchecked = False
@@ -163,6 +165,7 @@ class EngineLoop:
         self._keep()
         outcomes = self._end()
         chunks = self._scheduler.schedule(self._account.prefill_rate)
+        self._computing = bool(chunks)
         self._stalled = not chunks and self._parts.cache.moving
         if chunks:
             outcomes += self._step(chunks)
@@ -186,7 +189,7 @@ class EngineLoop:
         while self._calls:
             self._calls.popleft()(cache)
             self._unchecked = True
-        cache.turn()
+        cache.turn(computing=self._computing)
         self.lender.turn()
 
     def _wait(self, seconds: float) -> None:
