@@ -161,6 +161,10 @@ def _read(path: Path) -> list[Pin]:
 
 
 def _write(path: Path, pins: list[Pin]) -> None:
+    """Raises OSError, also for more than `_read` takes."""
+    content = msgspec.json.encode(_File(_VERSION, pins))
+    if len(content) > MAX_FILE_BYTES:
+        raise OSError(f"{len(content)} bytes are over {MAX_FILE_BYTES}")
     fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(_File(_VERSION, pins)))
+    fresh.write_bytes(content)
     fresh.replace(path)

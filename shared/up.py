@@ -63,6 +63,8 @@ def up(
     """Serve a router and N agents until Ctrl-C. On this machine, or on a Ray cluster."""
     if not ray and address is not None:
         raise ConfigError(f"{address!r} is no flag; an address is that of a Ray cluster: --ray {address}")
+    if address is not None and not address.strip():  # a variable that is not set: a local one is not meant
+        raise ConfigError("--ray: ADDRESS is empty; leave it out for a cluster on this machine")
     if not ray and (gpus or routers > 1 or registry is not None):
         raise ConfigError("--gpus, --routers and --registry are for --ray: agents and routers by hand take more flags")
     if engine is EngineKind.BUILTIN:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.agent.fake_node import MODEL, FakeEngine, served
+from trunkline.agent import pins as pins_module
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache_cli import cache as commands
 from trunkline.agent.engine.text import TextModel
@@ -211,6 +212,23 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.Lo
         await pins.open()
         assert not (await pins.pin(list(range(40)), "", None)).lasting
         assert engine.pinning.keys
+
+    asyncio.run(run())
+    assert "do not survive a restart" in caplog.text
+
+
+def test_more_than_is_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        pins = Pins(FakeEngine(), tmp_path)
+        await pins.open()
+        assert (await pins.pin(list(range(40)), "", None)).lasting
+        monkeypatch.setattr(pins_module, "MAX_FILE_BYTES", (tmp_path / FILE).stat().st_size)
+        assert not (await pins.pin(list(range(100, 140)), "", None)).lasting
+        again = Pins(FakeEngine(), tmp_path)
+        await again.open()
+        assert len(again.statuses()) == 1, "those of before"
 
     asyncio.run(run())
     assert "do not survive a restart" in caplog.text

@@ -183,6 +183,7 @@ def test_several_routers_share_a_fleet_with_gpus_through_a_registry(nodes: Any, 
         (["--routers", "2", "--ray"], "in a --registry"),
         (["--gpus", "1"], "are for --ray"),
         (["10.0.0.5:6379"], "--ray 10.0.0.5:6379"),
+        (["--ray", ""], "ADDRESS is empty"),
         (["--registry", "redis://h"], "are for --ray"),
     ],
 )
