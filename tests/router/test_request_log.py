@@ -27,6 +27,7 @@ def test_each_request_has_its_figures_and_never_its_prompt(
     lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_log, "REPORT_S", 60.0)  # On a busy machine a report takes longer than a second.
+
     async def scenario() -> None:
         async with FakeAgent("a") as agent, serving([agent]) as served:
             reply = await ask(served.port, request(body=chat("a secret prompt " * 40, stream=True)))
