@@ -154,6 +154,8 @@ class Contest:
         with Watch(self._agents, front) as watch:
             summary = Traffic(front.url, warm_up + seconds, stop_s, {**own, **options}).run(self._folder)
         self.results.summaries.append({"front": front.name, "options": {**own, **options}, **summary})
+        if summary["unsettled"]:
+            self._say(f"{front.name}: {summary['unsettled']} conversations had no answer yet when it began to count")
         return outcome(summary, watch.within(*summary["window"]), self._profile)
 
     def _best_peer(self) -> float:
