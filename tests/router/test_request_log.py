@@ -30,6 +30,7 @@ def test_each_request_has_its_figures_and_never_its_prompt(
 
     async def scenario() -> None:
         async with FakeAgent("a") as agent, serving([agent]) as served:
+            await until(lambda: served.router.context.registry.nodes[0].load_at > 0)  # It hears of what is reported.
             reply = await ask(served.port, request(body=chat("a secret prompt " * 40, stream=True)))
             agent.publisher.finished(Finished(reply.headers["x-request-id"], 160, 16, 4, 0.0, 0.01))
             await ask(served.port, request(body=chat("a secret prompt", model="none")))
