@@ -76,13 +76,13 @@ def sweep(
     rows = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
     chosen = best(grid, rows)
     Console().print(_table(grid, rows, chosen))
+    _write(out, grid[chosen].toml(model or found.name))
+    print(f"{out}: for `trunkline agent --config {out}`")
     fixed = list(others())
     tasks = [(prepared(traffic, found, nodes, util, grid[chosen], seed, each), POLICY) for each in fixed]
     varied = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
     print("\nThe best one, if what has no flag were different:")
     Console().print(_fixed_table([AS_IS, *fixed], [rows[chosen], *varied]))
-    _write(out, grid[chosen].toml(model or found.name))
-    print(f"{out}: for `trunkline agent --config {out}`")
 
 
 def _share(nodes: int) -> int:
