@@ -7,7 +7,7 @@ from contextlib import contextmanager
 SHARE = 0.1
 """Of the time in which the engine computes: CPU seconds of the engine's thread and of the lanes."""
 MOST_OWED_S = 0.1
-"""Of these: a request whose pages are held back waits a second at most for its turn."""
+"""Of these: a second at most after what was sent last, the next pages are."""
 
 
 class Pace:

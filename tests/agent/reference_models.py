@@ -60,6 +60,15 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2": lambda: Qwen2Config(**_shape()),
     "qwen2 window": lambda: Qwen2Config(**_shape(use_sliding_window=True, sliding_window=20, max_window_layers=1)),
     "qwen3": lambda: Qwen3Config(**_shape(head_dim=16)),
+    "qwen3 mixed": lambda: Qwen3Config(
+        **_shape(
+            head_dim=16,
+            num_hidden_layers=4,
+            use_sliding_window=True,
+            sliding_window=20,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+        )
+    ),
 }
 
 

@@ -129,10 +129,10 @@ def test_what_was_evicted_is_computed_into_its_old_place(cache: PageCache) -> No
 
 def test_without_layers_that_see_all(tmp_path: Path) -> None:
     windows = {}
-    for family in ("mistral", "mistral window", "qwen2", "qwen2 window"):
+    for family in ("mistral", "mistral window", "qwen2", "qwen2 window", "qwen3 mixed"):
         reference_models.make(family, tmp_path / family)
         windows[family] = load_model(tmp_path / family).config.window
-    assert windows == {"mistral": None, "mistral window": 24, "qwen2": None, "qwen2 window": None}
+    assert windows == {"mistral": None, "mistral window": 24, "qwen2": None, "qwen2 window": None, "qwen3 mixed": None}
 
 
 WINDOW = 40
@@ -219,6 +219,33 @@ def test_greedy_answers_are_those_of_transformers(
     assert status.failed_steps == status.failed_checks == 0
     if host_bytes:
         assert status.tiers.routes["host", "device"].pages > 0
+
+
+def test_where_some_layers_see_everything_all_pages_are_kept(tmp_path: Path, text_model: TextModel) -> None:
+    """And are found again, from the host too, by answers that are those of transformers."""
+    says = reference_models.make("qwen3 mixed", tmp_path)
+    chance = random.Random(4)
+    prompts = [[chance.randrange(VOCAB) for _ in range(200)] for _ in range(3)]
+    limits = EngineLimits(max_running=2, step_tokens=48)
+    settings = AgentSettings(tmp_path, "m", "node", pages=20, host_bytes=4 << 20, threads=1, limits=limits)
+
+    async def main() -> tuple[list[tuple[list[list[int]], list[int]]], BuiltinEngine]:
+        engine = BuiltinEngine(settings, text_model, lambda _: Sink(), partial(load, tmp_path))
+        await engine.start()
+        try:
+            return [await replies(engine, [prompt]) for prompt in prompts * 2], engine
+        finally:
+            await engine.close()
+
+    told, engine = asyncio.run(main())
+    for prompt, ((answer,), _), ((again,), (cached,)) in zip(prompts, told[:3], told[3:], strict=True):
+        logits = says.logits(prompt + answer[:-1], last=LENGTH)
+        best, second = logits.topk(2).values.unbind(-1)
+        assert (best - second).min() > 1e-3, "a tie: choose another prompt"
+        assert answer == again == logits.argmax(-1).tolist()
+        assert cached == 192
+    assert engine.status().tiers.routes["host", "device"].pages > 0
+    assert engine.status().failed_checks == 0
 
 
 def test_pages_before_the_window_are_not_read(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The segment files: fixed slots, read and written directly, many at a time."""
 
-import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -85,9 +84,12 @@ class Segments:
         runs = deque(self._runs(sorted(transfers)))
 
         def some(_: int) -> None:
-            with contextlib.suppress(IndexError):
-                while True:
-                    one(runs.popleft())
+            while True:
+                try:
+                    run = runs.popleft()
+                except IndexError:  # another thread has taken the last
+                    return
+                one(run)
 
         if len(runs) == 1:
             some(0)
