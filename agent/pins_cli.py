@@ -77,5 +77,5 @@ def _call(
 
 def _shown(one: PinStatus) -> str:
     left = "for ever" if one.expires_in is None else f"for {one.expires_in:.0f} s"
-    lasting = "" if one.lasting else ", until a restart"
+    lasting = "" if one.lasting else "; a restart forgets it"
     return f"{one.id}: {one.tokens} tokens, {one.held} of {one.pages} pages are there, {left}{lasting}"

@@ -47,6 +47,6 @@ def replicate(
         came = f"{copy.held} tokens are there, {copy.pulled} came in {copy.seconds:.2f} s"
         print(f"{copy.node}: {copy.error or came}")
     if len(done.copies) < to:
-        print(f"{len(done.copies)} ready nodes that pull pages lacked it, not {to}")
+        print(f"no more nodes than these lacked it and can pull it: {len(done.copies)} of {to} asked for")
     if any(copy.held < done.tokens for copy in done.copies):
         raise typer.Exit(1)

@@ -31,7 +31,7 @@ def drain(node: str, url: str, *, undo: bool, timeout_s: float, token: str | Non
     print(f"{status.handed} of {status.offered} warm prefixes are at other nodes, {status.tokens} tokens")
     if status.running:
         raise TrunklineError(f"{status.running} requests still run on {node} after {timeout_s:g} s")
-    print(f"nothing runs on {node} any more: stop it, or `trunkline drain --undo {node}`")
+    print(f"nothing runs on {node} any more: stop it, or `trunkline drain --undo {node} --url {url}`")
 
 
 def _wait(asker: Asker, path: str, until: float) -> DrainStatus:

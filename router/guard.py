@@ -7,6 +7,7 @@ import socket
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
+from trunkline.shared.ask import ADMIN_TOKEN_VARIABLE
 from trunkline.shared.errors import RequestError
 
 _OWN_SITE = ("same-origin", "none")
@@ -43,7 +44,8 @@ class Guard:
         """Who knows the token. While there is none, nobody: to be on this host is enough to look, not to change."""
         await self.privileged(request)
         if self._token is None:
-            raise RequestError("this needs an admin token, and the router has none: --admin-token-file", status=403)
+            how = f"start it with --admin-token-file, or with {ADMIN_TOKEN_VARIABLE} set"
+            raise RequestError(f"this needs an admin token, and the router has none: {how}", status=403)
 
 
 def _is_same_host(request: Request) -> bool:

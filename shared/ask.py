@@ -39,7 +39,11 @@ class Asker:
             raise ConfigError(f"this cannot be sent to a router: {error}") from None
         if response.status_code == httpx.codes.OK:
             return response
-        raise TrunklineError(f"{self._url}{path} answers {response.status_code}: {_message(response)}")
+        message = _message(response)
+        if response.status_code == httpx.codes.UNAUTHORIZED:
+            sent = "was sent, and is another" if "authorization" in self._client.headers else "is not set"
+            message += f"; {ADMIN_TOKEN_VARIABLE} {sent}"
+        raise TrunklineError(f"{self._url}{path} answers {response.status_code}: {message}")
 
 
 @contextmanager

@@ -75,7 +75,9 @@ def load_trace(path: Path, block_tokens: int, *, seed: int = 0, skip_bad: bool |
     parse: Callable[[str], _Line] = _parse_csv if arrivals else partial(_parse_json, block_tokens=block_tokens)
     try:
         lines, skipped, bad = _read(path, parse, header=arrivals, skip_bad=skip_bad)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"trace {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"trace {path}: {error}") from None
     if not lines:
         raise ConfigError(f"trace {path}: no usable line" + (f"; the first bad one: {bad}" if bad else ""))

@@ -42,12 +42,13 @@ def render_list(view: dict[str, Any]) -> Group:
     table.columns[0].no_wrap = all(len(one["request_id"]) <= _SHORT_ID for one in view["decisions"])
     for decision in view["decisions"]:
         outcome = decision["outcome"]
+        reported = outcome["reported"] or {}
         table.add_row(
             escape(decision["request_id"]),
             escape(decision["node"] or "-"),
-            f"{decision['prompt_tokens']:,}",
+            _number(reported.get("prompt_tokens", decision["prompt_tokens"])),
             _number(decision["matched_tokens"]),
-            _number((outcome["reported"] or {}).get("cached_tokens")),
+            _number(reported.get("cached_tokens")),
             _seconds(outcome["first_byte_s"]),
             _number(outcome["status"]),
             ", ".join(why["reason"] for why in decision["why"]),

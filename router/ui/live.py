@@ -156,7 +156,7 @@ class Live:
                     "id": decision.request_id,
                     "at": round(wall - (now - decision.at), 3),
                     "model": decision.model,
-                    "tokens": decision.tokens,
+                    "tokens": reported.prompt_tokens if reported is not None else decision.tokens,
                     "node": decision.node.name if decision.node is not None else None,
                     "matched": matched,
                     "cached": reported.cached_tokens if reported is not None else None,

@@ -276,7 +276,7 @@ def test_the_commands_ask_and_show(tmp_path: Path) -> None:
     chat.write_text('{"messages": [], "model": "m"}')
     answers = [*[(200, status)] * 3, (200, b'{"pins": [' + status + b"]}"), (204, b"")]
     with agent(answers) as (url, asked):
-        shown = "ab: 32 tokens, 1 of 2 pages are there, for ever, until a restart\n"
+        shown = "ab: 32 tokens, 1 of 2 pages are there, for ever; a restart forgets it\n"
         run = CliRunner().invoke
         assert run(commands, ["pin", "You are", "--node", url, "--ttl", "5"]).output == shown
         assert run(commands, ["pin", str(chat), "--node", url]).output == shown

@@ -85,7 +85,7 @@ def test_a_node_that_is_drained_by_command_stays_until_it_is_stopped_or_taken_ba
         left = where[0]
         said = drain(left, "--url", url)
         assert f"{left} takes no new requests" in said
-        assert f"nothing runs on {left} any more" in said
+        assert f"nothing runs on {left} any more: stop it, or `trunkline drain --undo {left} --url {url}`" in said
         assert "0 of 0" not in said
         leaving = agent_of(running, left)
         assert running.nodes()[left]["state"] == "draining"

@@ -42,7 +42,7 @@ def test_the_least_busy_nodes_get_it_and_use_it(running: Fleet, tmp_path: Path) 
     until(lambda: running.nodes()[first]["keys"] > 10)  # type: ignore[operator]
     said = replicate(3)
     assert f"{(others - {first}).pop()}: " in said
-    assert "1 ready nodes that pull pages lacked it, not 3" in said
+    assert "lacked it and can pull it: 1 of 3 asked for" in said
     assert set(said.split("\n")[0].partition("was at ")[2].split(", ")) == {node, first}
 
 

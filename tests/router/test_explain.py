@@ -289,7 +289,9 @@ def test_an_answered_request_is_explained_with_its_outcome() -> None:
             listed = (await ask(served.port, get("/admin/decisions?limit=1"))).json
             assert [one["request_id"] for one in listed["decisions"]] == [name]
             assert listed["kept"] == 2
-            assert "2 kept" in printed(render_list(listed))
+            rows = printed(render_list(listed))
+            assert "2 kept" in rows
+            assert " 160 " in rows, "what the node counted, not the estimate"
 
     run(scenario())
 

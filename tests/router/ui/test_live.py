@@ -51,6 +51,8 @@ def test_nodes_prefixes_and_decisions_are_those_of_the_router() -> None:
             assert newest["node"] == oldest["node"] == home
             assert newest["matched"] == newest["cached"] > oldest["matched"] == 0
             assert (newest["state"], newest["status"], newest["why"][0]) == ("done", 200, "cost")
+            finished = decisions.newest(1)[0].finished
+            assert newest["tokens"] == finished.prompt_tokens, "what the node counted, not the estimate"
             (prefix,) = view["prefixes"]["found"]
             assert (prefix["requests"], prefix["parent"], prefix["model"]) == (5, None, "fake")
             assert 0.5 < prefix["found"] < 0.85
