@@ -171,7 +171,8 @@ class EngineModel:
     def _queue(self) -> list[Job]:
         """Everything that has prefill to do, admitted or not, in the order in which it is due."""
         due_at = self._due()
-        return sorted((*self._prefills, *self._waiting), key=lambda job: due_at(job, self._left(job)))
+        # Traces have many requests at one instant: who came first goes first, also if its pages have only come now.
+        return sorted((*self._prefills, *self._waiting), key=lambda job: (due_at(job, self._left(job)), job.index))
 
     def _due(self) -> Callable[[Job, int], float]:
         """When the turn of a job with so many tokens left is, at the present pace."""

@@ -82,6 +82,17 @@ def test_with_patience_a_short_prompt_passes_one_that_is_half_done() -> None:
         assert min(jobs, key=lambda name: jobs[name].first_token_at) == first
 
 
+def test_who_waited_for_pages_is_before_those_who_came_at_the_same_moment_after_it() -> None:
+    engine, _ = _engine(pages=100)
+    fetching, long = _job(0, 20, 1, 0.0), _job(1, 400, 1, 0.0, first_token=9000)
+    engine.submit(fetching, 0.0, ready=False)
+    engine.submit(long, 0.0)
+    engine.arrived(fetching, 0.1)
+    while not long.first_token_at:
+        engine.step()
+    assert 0.0 < fetching.first_token_at < long.first_token_at
+
+
 def test_a_prefix_is_computed_once_even_within_one_step() -> None:
     engine, _ = _engine(pages=100)
     first, second = _job(0, 40, 2, 0.0), _job(1, 40, 2, 0.0)
