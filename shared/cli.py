@@ -31,7 +31,8 @@ def build(wanted: str | None = None) -> typer.Typer:
         try:
             command = entry.load()
         except ModuleNotFoundError as error:
-            command = _missing(error)
+            _add_missing(app, entry.name, error)
+            continue
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=entry.name)
         else:
@@ -52,14 +53,16 @@ def _root(
 ) -> None: ...
 
 
-def _missing(error: ModuleNotFoundError) -> typer.Typer:
-    app = typer.Typer(help=f"Not available here: package {error.name!r} is not installed.", invoke_without_command=True)
+def _add_missing(app: typer.Typer, name: str, error: ModuleNotFoundError) -> None:
+    """Whatever words come behind `name`, the answer is what to install."""
 
-    @app.callback()
+    @app.command(
+        name,
+        help=f"Not available here: package {error.name!r} is not installed.",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
     def explain() -> None:
         raise TrunklineError(_needs(error))
-
-    return app
 
 
 def _needs(error: ModuleNotFoundError) -> str:

@@ -10,11 +10,15 @@ from trunkline.shared import cli
 
 
 class Entry:
-    def __init__(self, name: str, missing: str) -> None:
+    def __init__(self, name: str, missing: str, at_once: bool = False) -> None:
         self.name = name
         self.missing = missing
+        self.at_once = at_once
 
     def load(self) -> object:
+        if self.at_once:
+            raise ModuleNotFoundError(f"No module named {self.missing!r}", name=self.missing)
+
         def thing() -> None:
             raise ModuleNotFoundError(f"No module named {self.missing!r}", name=self.missing)
 
@@ -42,6 +46,20 @@ def test_a_package_that_is_not_installed_is_one_line(
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert "'torch'" in printed
+    assert "trunkline[agent]" in printed
+
+
+def test_words_behind_a_command_whose_package_is_missing_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = [Entry("thing", "torch", at_once=True), Entry("other", "torch")]
+    monkeypatch.setattr(cli, "entry_points", lambda group: importlib.metadata.EntryPoints(commands))  # type: ignore[arg-type]
+    monkeypatch.setattr(sys, "argv", ["trunkline", "thing", "pin", "--key", "ab"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
     assert "trunkline[agent]" in printed
 
 
