@@ -40,8 +40,8 @@ from trunkline.shared.wire import TierLoad
 
 
 class PageCache:
-    """Prefix map over the pages of all tiers. Used from the engine thread only (while a step is computed, its keeper's
-    stands for it); nothing here waits or locks, and the sink is called from that thread too.
+    """Prefix map over the pages of all tiers. Used by one thread at a time: the engine, or its keeper;
+    nothing here waits or locks, and the sink is called from that thread too.
 
     The set of resident keys is prefix-closed at all times, in each tier and over all, and so is what has been
     published. `pool` is for the engine's `step_begin` and `step_end`; pages are taken and given back through the cache.

@@ -29,7 +29,9 @@ class Reason(StrEnum):
 
 
 class Catalog:
-    """Used from the engine thread only. The set of keys in it is prefix-closed, and so is what has been published.
+    """Used by one thread at a time: the engine, or its keeper.
+
+    The set of keys in it is prefix-closed, and so is what has been published.
 
     An entry that others hang on stays when its last copy has gone, and with it its key: they are verified through it.
     That is so only where a tier is not `closed`.

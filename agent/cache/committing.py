@@ -7,7 +7,7 @@ from trunkline.agent.cache.level import DeviceLevel
 
 
 class Committing:
-    """Used from the engine thread only."""
+    """Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, catalog: Catalog, device: DeviceLevel) -> None:
         self._catalog = catalog

@@ -25,8 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class DiskTier:
-    """Used from the engine thread only. On a failing disk it goes on in memory (`StandIn`) and takes the disk back when
-    it works again; what lay there is found again then, as after a restart."""
+    """Used by one thread at a time: the engine, or its keeper.
+
+    On a failing disk it goes on in memory (`StandIn`) and takes the disk back when it works again; what lay there is
+    found again then, as after a restart.
+    """
 
     def __init__(
         self,

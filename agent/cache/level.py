@@ -20,7 +20,7 @@ Generations = npt.NDArray[np.uint32]
 
 
 class Level(ABC, Generic[M]):
-    """Members of one tier with their pages. Used from the engine thread only.
+    """Members of one tier with their pages. Used by one thread at a time: the engine, or its keeper.
 
     The level itself holds one reference to each member's page; a member is idle while it is the only one. Members are
     prefix-closed: one has its parent beside it, and leaves go first. So what a tier loses is never what another tier's

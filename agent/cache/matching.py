@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class Matching:
-    """Used from the engine thread only."""
+    """Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.false_hits = 0

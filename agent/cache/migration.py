@@ -41,7 +41,7 @@ CLOSE_S = 10.0
 
 
 class Migration:
-    """Used from the engine thread only."""
+    """Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(
         self,

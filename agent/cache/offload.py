@@ -13,7 +13,7 @@ RETRY_S = 0.1
 
 
 class Offload:
-    """Above the mark, as far as the lane takes it. Used from the engine thread only.
+    """Above the mark, as far as the lane takes it. Used by one thread at a time: the engine, or its keeper.
 
     A page is copied after its parent, so that the lower tier is prefix-closed too: what is copied with a leaf is the
     part of its path that is not there yet, also where others still use it. Where the upper tier has not all of that

@@ -10,7 +10,7 @@ from trunkline.agent.cache.usage import Usage
 
 
 class Ordered:
-    """Used from the engine thread only."""
+    """Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, matching: Matching, usage: Usage, device: DeviceLevel, migration: Migration | None) -> None:
         self._matching = matching

@@ -14,8 +14,8 @@ class Pace:
     """Where the engine computes on the cores that copy, it lacks each second of copying. So pages that requests wait
     for come as fast as they can while it is idle, and at a bounded share of its time while it computes.
 
-    What makes room does not wait, since an engine without room would copy, or compute, itself; but it counts. Used from
-    the engine thread only.
+    What makes room does not wait, since an engine without room would copy, or compute, itself; but it counts. Used by
+    one thread at a time: the engine, or its keeper.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

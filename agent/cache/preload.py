@@ -63,7 +63,7 @@ class _Session:
 
 
 class Preload:
-    """Used from the engine thread only. Without rhythm and graph it does nothing."""
+    """Used by one thread at a time: the engine, or its keeper. Without rhythm and graph it does nothing."""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class PullRoute(Route):
 
 
 class Pulls:
-    """Used from the engine thread only."""
+    """Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, catalog: Catalog, host: LowerLevel, offload: Offload, lower: LowerTiers) -> None:
         """`offload`: from the device to the host."""

@@ -50,7 +50,10 @@ class Speed:
 
 
 class Route:
-    """Sends copies of pages along a lane, and takes them over where they land. Used from the engine thread only."""
+    """Sends copies of pages along a lane, and takes them over where they land.
+
+    Used by one thread at a time: the engine, or its keeper.
+    """
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from trunkline.agent.cache.visits import Visits
 
 
 class Usage:
-    """Used from the engine thread only."""
+    """Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, visits: Visits, device: DeviceLevel, migration: Migration | None) -> None:
         self._visits = visits

@@ -25,7 +25,7 @@ class Prefix(NamedTuple):
 
 class Warm:
     """Hands out each prefix once, those used last first: the sessions likeliest to go on. What a sequence is still
-    adding to waits until that has ended. Used from the engine thread only."""
+    adding to waits until that has ended. Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, catalog: Catalog, device: DeviceLevel) -> None:
         self._catalog = catalog

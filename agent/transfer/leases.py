@@ -48,7 +48,7 @@ class Lease:
 
 
 class Leases:
-    """Used from the engine thread only.
+    """Used by one thread at a time: the engine, or its keeper.
 
     A lease ends when its reader gives it back, leaves, or its time is up; and when the node needs the room: then the
     oldest that is in the way is broken. Its reader is not told: it sees that a slot's generation has changed.

@@ -36,10 +36,7 @@ def entries(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setattr(cli, "entry_points", lambda group: importlib.metadata.EntryPoints(commands))  # type: ignore[arg-type]
 
 
-def test_a_package_that_is_not_installed_is_one_line(
-    run: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    entries(run, "torch")
+def assert_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 1
@@ -49,18 +46,20 @@ def test_a_package_that_is_not_installed_is_one_line(
     assert "trunkline[agent]" in printed
 
 
+def test_a_package_that_is_not_installed_is_one_line(
+    run: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries(run, "torch")
+    assert_one_line(capsys)
+
+
 def test_words_behind_a_command_whose_package_is_missing_do_not_matter(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = [Entry("thing", "torch", at_once=True), Entry("other", "torch")]
     monkeypatch.setattr(cli, "entry_points", lambda group: importlib.metadata.EntryPoints(commands))  # type: ignore[arg-type]
     monkeypatch.setattr(sys, "argv", ["trunkline", "thing", "pin", "--key", "ab"])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 1
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
-    assert "trunkline[agent]" in printed
+    assert_one_line(capsys)
 
 
 def test_a_module_of_our_own_that_is_missing_is_a_defect(run: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Chunk:
 
 
 class Scheduler:
-    """Owns the queue, the batch and who holds which page. Used from the engine thread only."""
+    """Owns the queue, the batch and who holds which page. Used by one thread at a time: the engine, or its keeper."""
 
     def __init__(self, cache: PageCache, limits: EngineLimits) -> None:
         self._cache = cache

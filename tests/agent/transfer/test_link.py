@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -85,17 +86,23 @@ def test_what_one_loses_another_brings_and_it_rests(clock: Clock) -> None:
     assert first.reads == 2
 
 
-def test_nobody_waits_for_one_that_opens_slowly(clock: Clock) -> None:
-    slow, other = Fake(clock, "slow", 0.1), Fake(clock, "other", 0.2)
+def opened_late(slow: Fake, other: Fake, what: Callable[[], Backend]) -> tuple[Link, threading.Event]:
+    """`what` opens the slow one, once it may."""
     slow.opens_slowly = True
     may_open = threading.Event()
     link = linked(slow, other)
 
     def start() -> Backend:
         assert may_open.wait(10)
-        return slow
+        return what()
 
     link.ways[0]._start = start
+    return link, may_open
+
+
+def test_nobody_waits_for_one_that_opens_slowly(clock: Clock) -> None:
+    slow, other = Fake(clock, "slow", 0.1), Fake(clock, "other", 0.2)
+    link, may_open = opened_late(slow, other, lambda: slow)
     assert read(link) == read(link) == bytes(2)
     assert (slow.reads, other.reads) == (0, 2)
     may_open.set()
@@ -107,16 +114,11 @@ def test_nobody_waits_for_one_that_opens_slowly(clock: Clock) -> None:
 
 
 def test_one_that_ends_in_a_defect_while_it_opens_rests(clock: Clock) -> None:
-    slow, other = Fake(clock, "slow", 0.1), Fake(clock, "other", 0.2)
-    slow.opens_slowly = True
-    may_open = threading.Event()
-    link = linked(slow, other)
-
-    def start() -> Backend:
-        assert may_open.wait(10)
+    def defect() -> Backend:
         raise IndexError("odd")
 
-    link.ways[0]._start = start
+    slow, other = Fake(clock, "slow", 0.1), Fake(clock, "other", 0.2)
+    link, may_open = opened_late(slow, other, defect)
     assert read(link) == bytes(2)
     opening = link.ways[0]._opening
     may_open.set()
