@@ -39,7 +39,8 @@ class TransferEndpoint:
         key = secrets.token_hex(16) if settings.tls else ""
         self.lending: Lending | None = None
         if memory is not None:
-            self.lending = Lending(memory, settings, key or secret, identity.offer.epoch)
+            self.lending = lending = Lending(memory, settings, key or secret, identity.offer.epoch)
+            lender.on_computing = lambda computing: lending.tcp.give_way(computing=computing)
             offer = msgspec.structs.replace(self.lending.offer, key=key)
             identity = replace(identity, namespace=stored(identity.namespace, memory.codec), offer=offer)
         serving, asking = settings.tls.contexts() if settings.tls else (None, None)

@@ -72,6 +72,9 @@ class Lender:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`wake`: makes the engine thread call `turn` soon; must not wait."""
+        self.on_computing: Callable[[bool], None] = lambda _: None
+        """Called from the engine thread when it begins to compute on this machine's cores, and when it has nothing more
+        to compute: whoever sends pages gives way to it. Must not wait."""
         self.leases = Leases(cache.readable, limits, clock)
         self.wake = wake
         self._cache = cache

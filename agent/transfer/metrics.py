@@ -25,6 +25,7 @@ def metrics(endpoint: TransferEndpoint, leases: Leases) -> Iterator[Metric]:
     yield catalog.LEASES.of(len(leases))
     yield catalog.LENT.of(leases.pages)
     yield catalog.LENT_BYTES.of(endpoint.lending.tcp.lender.stats()["bytes"] if endpoint.lending else 0)
+    yield catalog.LEND_WAITED.of(endpoint.lending.tcp.lender.waited_s if endpoint.lending else 0)
     yield catalog.LEND_QUESTIONS.of(asked.questions)
     yield catalog.LEND_UNANSWERED.of(asked.unanswered)
     yield catalog.LEND_LOCATED.of(asked.located_pages)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from trunkline.agent.cache.pace import SHARE
 from trunkline.agent.transfer import hello
 from trunkline.agent.transfer.backend import Backend, Result, Slots, Status
 from trunkline.agent.transfer.descriptors import Descriptors
@@ -51,6 +52,10 @@ class TcpLending:
         listening = socket.create_server((host, port), family=_family(host))
         self.port: int = listening.getsockname()[1]
         self._listener = Listener("lend-tcp", listening, self._serve)
+
+    def give_way(self, *, computing: bool) -> None:
+        """To an engine that computes on the same cores, or does no more: from any thread, does not wait."""
+        self.lender.share = SHARE if computing else 0.0
 
     def close(self) -> None:
         """Ends all reads. Idempotent."""

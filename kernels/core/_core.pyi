@@ -297,6 +297,14 @@ class Lender:
     rate: int
     """Bytes per second to all readers together; 0: as fast as it goes."""
 
+    share: float
+    """Of a processor's time that serving all readers together may take, up to 1; 0: as much as there is, at once also
+    for who waits. Beyond it threads wait, for 50 ms at most before each megabyte."""
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that threads have waited for the share, ever."""
+
     def serve(self, fd: int, idle_s: float, stall_s: float) -> None:
         """Answers the requests of one reader, in the caller's thread, until the reader closes the socket. The socket
         blocks. Raises OSError if the reader asks for nothing for `idle_s`, takes nothing for `stall_s`, sends what is

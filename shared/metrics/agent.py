@@ -218,6 +218,11 @@ LENT_BYTES = _transfer.counter(
     "sent to other nodes over TCP; what they read from shared memory is not seen here",
     unit="bytes",
 )
+LEND_WAITED = _transfer.counter(
+    "lend_paced_seconds",
+    "that threads which send pages over TCP have given way to an engine that computes on the same cores",
+    unit="seconds",
+)
 LEND_QUESTIONS = _transfer.counter("lend_questions", "questions of other nodes")
 LEND_UNANSWERED = _transfer.counter("lend_unanswered", "of these, not answered in time")
 LEND_LOCATED = _transfer.counter("lend_located_pages", "pages that they were told the place of", unit="pages")

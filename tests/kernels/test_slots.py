@@ -107,6 +107,23 @@ def test_a_tier_that_is_not_lent_has_no_slots() -> None:
     assert lender.stats() == {"pages": 1, "bytes": PAGE, "refused": 1}
 
 
+def test_who_sends_gives_way_but_never_so_long_that_nothing_comes() -> None:
+    holder, own = Memory(200), Memory(200)
+    lender = Lender([(HOST, holder.slots)])
+    wanted, to = pack([(HOST, slot, 0) for slot in range(200)]), u32(list(range(200)))
+    with Serving(lender) as stream:
+        assert fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
+        assert lender.waited_s == 0
+        lender.share = 1e-9  # each call is followed by the longest wait that there is
+        assert fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
+        assert (waited_s := lender.waited_s) > 0
+        lender.share = 0.0
+        assert fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
+        assert lender.waited_s == waited_s
+    with pytest.raises(ValueError, match=r"share is 1\.5: from 0 to 1"):
+        lender.share = 1.5
+
+
 @pytest.mark.parametrize("over_socket", [False, True])
 def test_a_page_that_is_written_while_it_is_read_is_never_taken_for_the_one_located(over_socket: bool) -> None:
     size = 1 << 20

@@ -26,6 +26,8 @@ class Executor(Protocol):
     """Used from the engine thread, and free of policy: what a step computes is decided by the scheduler. `open` may be
     called from another thread during a step."""
 
+    on_cpu: bool
+    """Whether steps need this machine's cores, so that whoever else uses them had better give way."""
     late_s: float
     """By how much steps ended later than they should, summed; 0.0 if they take what time they take."""
 

@@ -74,7 +74,7 @@ class EngineLoop:
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
         self._computing = False
-        """Whether the last turn has a step."""
+        """Whether the last turn has a step, on this machine's cores."""
         self._stalled = False
         """Whether everything waits for pages from a lower tier."""
         self._unchecked = False
@@ -147,6 +147,7 @@ class EngineLoop:
     def _finish(self) -> None:
         # First not alive, then inbox and calls are emptied: see `BuiltinEngine.submit` and `on_cache`.
         self._account.alive = False
+        self._computes(False)
         left = list(self._jobs)
         while not self._inbox.empty():
             if isinstance(item := self._inbox.get_nowait(), Sequence):
@@ -165,7 +166,7 @@ class EngineLoop:
         self._keep()
         outcomes = self._end()
         chunks = self._scheduler.schedule(self._account.prefill_rate)
-        self._computing = bool(chunks)
+        self._computes(bool(chunks) and self._parts.executor.on_cpu)
         self._stalled = not chunks and self._parts.cache.moving
         if chunks:
             outcomes += self._step(chunks)
@@ -192,8 +193,15 @@ class EngineLoop:
         cache.turn(computing=self._computing)
         self.lender.turn()
 
+    def _computes(self, computing: bool) -> None:
+        """Whoever else uses the cores is told."""
+        if computing is not self._computing:
+            self._computing = computing
+            self.lender.on_computing(computing)
+
     def _wait(self, seconds: float) -> None:
         """For something to come, for so long at most."""
+        self._computes(False)
         with contextlib.suppress(queue.Empty):
             with self._keeper.waiting():
                 item = self._inbox.get(timeout=seconds)

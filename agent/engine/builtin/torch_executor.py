@@ -28,6 +28,7 @@ _QUANTIZED = {TierFormat.INT8: torch.int8, TierFormat.FP8: FP8}
 class TorchExecutor(Executor):
     """A model, its KV pool, and what sampling remembers of each sequence."""
 
+    on_cpu = True
     late_s = 0.0
 
     def __init__(self, model: Model, kv: KVPool, text: TextModel) -> None:

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 class EmulatedExecutor(Executor):
     """A step ends so long after the one before as the profile says, however long the thread was kept from it."""
 
+    on_cpu = False  # it sleeps
+
     def __init__(
         self,
         emulation: Emulation,

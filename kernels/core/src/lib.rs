@@ -13,6 +13,7 @@ pub mod index;
 pub mod keys;
 pub mod locator;
 pub mod offers;
+pub mod pacer;
 pub mod pool;
 pub mod slots;
 #[cfg(not(loom))]

@@ -16,11 +16,10 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::keys::hash64;
+use crate::pacer::{thread_time, Pacer};
 use crate::slots::{Descriptor, Slots, Status};
 
 pub const MAGIC: u32 = 0x5150_4B54; // "TKPQ"
@@ -31,69 +30,6 @@ const HEAD_BYTES: usize = 16;
 /// Of pages that go to the kernel in one call, and how many pages at most.
 const CALL_BYTES: usize = 1 << 20;
 const CALL_PAGES: usize = 64;
-
-/// How fast all readers together are served.
-pub struct Pacer {
-    /// Bytes per second; 0: as fast as it goes.
-    rate: AtomicU64,
-    /// When what was taken so far has had its time.
-    free_at: Mutex<Instant>,
-}
-
-/// Bytes may come in bursts of so long.
-const BURST: Duration = Duration::from_millis(2);
-/// So many calls a second are made at least where there is a rate, lest a reader take a pause for an end.
-const CALLS_PER_S: u64 = 200;
-
-impl Pacer {
-    pub fn new() -> Self {
-        Pacer {
-            rate: AtomicU64::new(0),
-            free_at: Mutex::new(Instant::now()),
-        }
-    }
-
-    pub fn set_rate(&self, bytes_per_s: u64) {
-        self.rate.store(bytes_per_s, Ordering::Relaxed);
-    }
-
-    pub fn rate(&self) -> u64 {
-        self.rate.load(Ordering::Relaxed)
-    }
-
-    /// How many bytes may go in one call.
-    fn call_bytes(&self) -> usize {
-        match self.rate() {
-            0 => CALL_BYTES,
-            rate => CALL_BYTES.min((rate / CALLS_PER_S) as usize),
-        }
-    }
-
-    /// Waits until so many bytes may go.
-    fn take(&self, bytes: usize) {
-        let rate = self.rate();
-        if rate == 0 {
-            return;
-        }
-        let lasts = Duration::from_secs_f64(bytes as f64 / rate as f64);
-        let now = Instant::now();
-        let wait = {
-            let mut free_at = self.free_at.lock().expect("no section panics");
-            let begins = (*free_at).max(now.checked_sub(BURST).unwrap_or(now));
-            *free_at = begins + lasts;
-            begins.saturating_duration_since(now)
-        };
-        if !wait.is_zero() {
-            thread::sleep(wait);
-        }
-    }
-}
-
-impl Default for Pacer {
-    fn default() -> Self {
-        Pacer::new()
-    }
-}
 
 /// What was lent, ever.
 #[derive(Default)]
@@ -139,10 +75,11 @@ fn answer(
     lent: &Lent,
 ) -> io::Result<()> {
     let page_bytes = regions.first().map_or(1, |(_, slots)| slots.page_bytes());
-    let pages = (pacer.call_bytes() / page_bytes).clamp(1, CALL_PAGES);
+    let pages = (pacer.call_bytes(CALL_BYTES) / page_bytes).clamp(1, CALL_PAGES);
     let mut heads = [[0; HEAD_BYTES]; CALL_PAGES];
     for (call, some) in wanted.chunks(pages * Descriptor::BYTES).enumerate() {
         pacer.take(some.len() / Descriptor::BYTES * page_bytes);
+        let began = thread_time();
         let mut parts = Vec::with_capacity(2 * pages);
         for (place, (from, head)) in Descriptor::unpack_all(some).zip(&mut heads).enumerate() {
             let found = seal(regions, from);
@@ -162,7 +99,9 @@ fn answer(
                 lent.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
-        write_all(socket, &mut parts)?;
+        let sent = write_all(socket, &mut parts);
+        pacer.spend(thread_time() - began);
+        sent?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ import pytest
 
 from tests.agent.transfer.proxies import Damage, Proxy
 from tests.agent.transfer.slabs import EPOCH, PAGE_BYTES, SECRET, generations, located, make, page, targets
+from trunkline.agent.cache.pace import SHARE
 from trunkline.agent.cache.slab import Slab, SlabError, attach
 from trunkline.agent.transfer import listener, tcp
 from trunkline.agent.transfer.backend import Backend, Status
@@ -99,6 +100,18 @@ def test_memory_of_another_machine_is_not_tried(holder: Holder) -> None:
 def test_nothing_asked_nothing_read(kind: str, holder: Holder) -> None:
     backend = open_backend(kind, holder.offer, make(1))
     assert backend.read(located(holder.slab, []), targets([]), 5.0) == (b"", None)
+    backend.close()
+
+
+def test_a_holder_whose_engine_computes_lends_at_a_share_of_its_time(holder: Holder) -> None:
+    backend = open_backend("tcp", holder.offer, own := make(PAGES))
+    holder.tcp.give_way(computing=True)
+    assert holder.tcp.lender.share == SHARE
+    everything = located(holder.slab, list(range(PAGES)))
+    assert backend.read(everything, targets(list(range(PAGES))), 5.0) == (bytes(PAGES), None)
+    assert (page(own, 7) == page(holder.slab, 7)).all()
+    holder.tcp.give_way(computing=False)
+    assert holder.tcp.lender.share == 0
     backend.close()
 
 

@@ -73,3 +73,27 @@ def test_an_engine_lends_what_it_has_computed(
             assert engine.status().failed_checks == 0
 
     asyncio.run(main())
+
+
+def test_who_sends_pages_hears_when_the_engine_needs_the_cores(model_path: Path, text_model: TextModel) -> None:
+    told: list[bool] = []
+
+    async def main() -> None:
+        async with toy(model_path, text_model) as node:
+            node.engine.lender.on_computing = told.append
+            await collect(node.submit(PROMPT))
+            await node.idle()
+            async with asyncio.timeout(10):
+                while told[-1]:
+                    await asyncio.sleep(0.01)
+            assert told == [True, False]
+            node.model.gate.clear()
+            running = asyncio.create_task(collect(node.submit([5, 6, 7])))
+            async with asyncio.timeout(10):
+                while not told[-1]:
+                    await asyncio.sleep(0.01)
+            node.model.gate.set()
+            await running
+        assert told[-1] is False, "an engine that has ended needs nothing"
+
+    asyncio.run(main())

@@ -12,8 +12,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::buffer::View;
+use crate::pacer::Pacer;
 use crate::slots::{Descriptor, Slots, Status};
-use crate::stream::{self, Lent, Pacer, Patience};
+use crate::stream::{self, Lent, Patience};
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("MAX_BATCH", stream::MAX_BATCH)?;
@@ -216,6 +217,27 @@ impl Lender {
     #[setter]
     fn set_rate(&self, bytes_per_s: u64) {
         self.pacer.set_rate(bytes_per_s);
+    }
+
+    #[getter]
+    fn share(&self) -> f64 {
+        self.pacer.share()
+    }
+
+    #[setter]
+    fn set_share(&self, share: f64) -> PyResult<()> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(PyValueError::new_err(format!(
+                "share is {share}: from 0 to 1"
+            )));
+        }
+        self.pacer.set_share(share);
+        Ok(())
+    }
+
+    #[getter]
+    fn waited_s(&self) -> f64 {
+        self.pacer.waited().as_secs_f64()
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
