@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trunkline.loadtest.outputs import check_json
+from trunkline.loadtest.outputs import check_json, check_output
 from trunkline.shared.errors import ConfigError
 
 bench = typer.Typer(help="Measure a part of Trunkline beside its peers, in one run.", no_args_is_help=True)
@@ -162,6 +162,56 @@ def fairness(
 
 
 @bench.command()
+def policies(
+    trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
+    block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,
+    nodes: Annotated[list[int] | None, typer.Option(min=1, help="Of a fleet; may be repeated. Default: 8, 32.")] = None,
+    profile: Annotated[str, typer.Option(help="Of the nodes; as for `trunkline sim`.")] = "llama-8b-h100",
+    cache_tokens: Annotated[
+        list[str] | None, typer.Option(help="Of one node; inf: nothing is evicted. Default: inf, 1000000, 4000000.")
+    ] = None,
+    util: Annotated[
+        list[float] | None, typer.Option(min=0.01, max=10.0, help="As for `trunkline sim`. Default: .5, .7, .85.")
+    ] = None,
+    patience: Annotated[
+        list[float] | None,
+        typer.Option(min=0.0, help="Order of prefill on the nodes. Default: 0, which is FCFS, and 4."),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="Of what is left to chance; means over all. Default: 0.")
+    ] = None,
+    policy: Annotated[str, typer.Option(help="Baselines, separated by commas, or all.")] = "all",
+    jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at once, each in its own process.")] = 1,
+    runs_file: Annotated[
+        Path | None, typer.Option("--runs", help="Goes on with the runs in this file, and adds those that end.")
+    ] = None,
+    json_file: _Json = None,
+) -> None:
+    """Trunkline's placement beside every baseline, in the simulator: cell by cell, and over all cells."""
+    from trunkline.loadtest.bench.policies import run, runs, show
+    from trunkline.loadtest.bench.policies.judge import OURS
+    from trunkline.loadtest.sim.campaign import parse_tokens
+    from trunkline.loadtest.sim.policies import find_policies
+    from trunkline.loadtest.sim.trace import load_trace
+
+    if runs_file is not None:
+        check_output("--runs", runs_file)
+    bounds = [parse_tokens(text) for text in cache_tokens or ("inf", "1000000", "4000000")]
+    grid = runs.Grid(
+        runs.cells(nodes or (8, 32), bounds, util or (0.5, 0.7, 0.85)),
+        patience or (0.0, 4.0),
+        seed or (0,),
+        [OURS, *(run.BASELINES if policy == "all" else find_policies(policy))],
+    )
+    comparisons = run.run(load_trace(trace, block_tokens), profile, grid, runs_file, jobs, _tell)
+    console = Console(width=show.WIDTH)
+    for one in comparisons:
+        console.print(*show.tables(one), sep="\n")
+    if json_file is not None:
+        _write(json_file, [show.figures(one) for one in comparisons])
+
+
+@bench.command()
 def skew(
     trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
     block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,
@@ -235,6 +285,11 @@ def _peers(given: list[str] | None) -> dict[str, str]:
     return peers
 
 
+def _tell(line: str) -> None:
+    """Progress of what takes hours."""
+    Console(stderr=True).print(line, highlight=False)
+
+
 def _show(name: str, rows: list[dict[str, object]], json_file: Path | None) -> None:
     """A table, with the keys of the rows as its head; most are of `bench/row.py`."""
     table = Table(*rows[0], title=f"bench {name}", box=None)
@@ -242,10 +297,14 @@ def _show(name: str, rows: list[dict[str, object]], json_file: Path | None) -> N
         table.add_row(*map(_cell, row.values()))
     Console().print(table)
     if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(rows, indent=1) + "\n")
-        except OSError as error:
-            raise ConfigError(f"--json: {json_file} cannot be written: {error.strerror}") from None
+        _write(json_file, rows)
+
+
+def _write(json_file: Path, rows: list[dict[str, object]]) -> None:
+    try:
+        json_file.write_text(json.dumps(rows, indent=1) + "\n")
+    except OSError as error:
+        raise ConfigError(f"--json: {json_file} cannot be written: {error.strerror}") from None
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from trunkline.agent.engine.emulated.profile import PROFILES, find_profile
 from trunkline.loadtest.outputs import check_json
 from trunkline.loadtest.sim import on_ray, plot
-from trunkline.loadtest.sim.campaign import Prepared, Scenario, prepare, run_all
+from trunkline.loadtest.sim.campaign import Prepared, Scenario, parse_tokens, prepare, run_all
 from trunkline.loadtest.sim.policies import find_policies
 from trunkline.loadtest.sim.report import Row, table
 from trunkline.shared.errors import ConfigError
@@ -99,11 +99,7 @@ def sim(
 def _tokens(text: str | None, profile: str) -> int | None:
     if text is None:
         return find_profile(profile).cache_tokens
-    if text == "inf":
-        return None
-    if not text.isdecimal() or not 1 <= int(text) <= 1 << 40:
-        raise ConfigError(f"--cache-tokens {text!r} is neither inf nor a number of tokens")
-    return int(text)
+    return parse_tokens(text)
 
 
 def _headline(prepared: Prepared) -> str:

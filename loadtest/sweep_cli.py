@@ -73,14 +73,14 @@ def sweep(
     traffic = load_trace(trace, PAGE_TOKENS) if trace is not None else conversations(context, requests, seed)
     grid = list(configurations())
     tasks = [(prepared(traffic, found, nodes, util, each, seed), POLICY) for each in grid]
-    rows = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
+    rows = on_ray.run_all(tasks) if ray else run_all(tasks, jobs)
     chosen = best(grid, rows)
     Console().print(_table(grid, rows, chosen))
     _write(out, grid[chosen].toml(model or found.name))
     print(f"{out}: for `trunkline agent --config {out}`")
     fixed = list(others())
     tasks = [(prepared(traffic, found, nodes, util, grid[chosen], seed, each), POLICY) for each in fixed]
-    varied = on_ray.run_all(tasks, _quiet) if ray else run_all(tasks, jobs, _quiet)
+    varied = on_ray.run_all(tasks) if ray else run_all(tasks, jobs)
     print("\nThe best one, if what has no flag were different:")
     Console().print(_fixed_table([AS_IS, *fixed], [rows[chosen], *varied]))
 
@@ -101,10 +101,6 @@ def _measured(model: str, threads: int) -> Profile:
         samples = calibration.measure([target], EngineLimits().step_tokens)
     base = replace(find_profile(_BASE), name=target.model, cache_tokens=info.pages * PAGE_TOKENS)
     return calibration.fitted(base, samples)
-
-
-def _quiet(_: int) -> None:
-    pass
 
 
 def _table(grid: Sequence[Configuration], rows: Sequence[Row], chosen: int) -> Table:

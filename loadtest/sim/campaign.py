@@ -63,6 +63,15 @@ class Prepared:
         return self.ideal.work_s / time if time else float("inf")
 
 
+def parse_tokens(text: str) -> int | None:
+    """Of --cache-tokens: a number, or None for `inf`. Raises ConfigError for anything else."""
+    if text == "inf":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= 1 << 40:
+        raise ConfigError(f"--cache-tokens {text!r} is neither inf nor a number of tokens")
+    return int(text)
+
+
 def prepare(path: Path, scenario: Scenario) -> Prepared:
     """Reads the trace and sizes the fleet for it. Raises ConfigError for what does not go together."""
     trace = load_trace(path, scenario.block_tokens, seed=scenario.seed, skip_bad=scenario.skip_bad)
@@ -108,7 +117,11 @@ def run(prepared: Prepared, policy: str, progress: Callable[[], None] = lambda: 
     return Row.of(prepared.trace.name, policy, cluster.run(progress), prepared.ideal)
 
 
-def run_all(tasks: Sequence[tuple[Prepared, str]], jobs: int, progress: Callable[[int], None]) -> list[Row]:
+def unheard(placed: int) -> None:
+    """The progress of runs that nobody watches."""
+
+
+def run_all(tasks: Sequence[tuple[Prepared, str]], jobs: int, progress: Callable[[int], None] = unheard) -> list[Row]:
     """A row for each (trace, policy), in their order. `progress` gets the number of requests that were placed.
 
     Raises what a run raises, and ends the others then.

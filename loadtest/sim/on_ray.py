@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from trunkline.loadtest.sim.campaign import Prepared, run
+from trunkline.loadtest.sim.campaign import Prepared, run, unheard
 from trunkline.loadtest.sim.report import Row
 from trunkline.shared.errors import TrunklineError
 from trunkline.shared.ray_cluster import connected
@@ -10,7 +10,7 @@ from trunkline.shared.ray_cluster import connected
 _POLL_S = 1.0
 
 
-def run_all(tasks: Sequence[tuple[Prepared, str]], progress: Callable[[int], None]) -> list[Row]:
+def run_all(tasks: Sequence[tuple[Prepared, str]], progress: Callable[[int], None] = unheard) -> list[Row]:
     """As `campaign.run_all`, on the cluster of RAY_ADDRESS, or one that is started on this machine and ends with us.
 
     `progress` hears of whole runs only. A run whose worker dies is begun anew elsewhere, as Ray does it.

@@ -15,27 +15,33 @@ class Pooled(NamedTuple):
 
     cached_tokens: int
     prompt_tokens: int
-    work_s: float
+    prefill_s: float
+    """Prefill of what is not found, and the fixed part of one step for each step budget of it."""
+    decode_s: float
 
     @property
     def ratio(self) -> float:
         return self.cached_tokens / self.prompt_tokens
 
+    @property
+    def work_s(self) -> float:
+        return self.prefill_s + self.decode_s
+
 
 def pooled(trace: Trace, profile: Profile, pages: int) -> Pooled:
-    """Work: prefill of what is not found, decode, and the fixed part of one step for each step budget of prefill."""
+    """Every request of the trace, one after the other."""
     cache = PageCache(pages, EventLog())
     cached_tokens = prompt_tokens = 0
-    work_s = 0.0
+    prefill_s = decode_s = 0.0
     for record in trace.records:
         cached = serve(cache, record, trace.block_tokens) * trace.block_tokens
         cached_tokens += cached
         prompt_tokens += record.prompt_tokens
-        work_s += profile.prefill_s(cached, record.prompt_tokens)
-        work_s += profile.fixed_s * -(-(record.prompt_tokens - cached) // profile.step_tokens)
+        prefill_s += profile.prefill_s(cached, record.prompt_tokens)
+        prefill_s += profile.fixed_s * -(-(record.prompt_tokens - cached) // profile.step_tokens)
         if profile.replies:
-            work_s += profile.decode_s(record.prompt_tokens, record.output_tokens)
-    return Pooled(cached_tokens, prompt_tokens, work_s)
+            decode_s += profile.decode_s(record.prompt_tokens, record.output_tokens)
+    return Pooled(cached_tokens, prompt_tokens, prefill_s, decode_s)
 
 
 def serve(cache: PageCache, record: Record, block_tokens: int) -> int:
