@@ -27,7 +27,7 @@ _DEFAULTS = Settings(nodes=())
 
 def router(
     node: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a node, once for each: http://10.0.0.1:8100")
+        list[str] | None, typer.Option(help="Base URL of a node, or host:port; once for each.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = ROUTER_PORT,
@@ -48,7 +48,7 @@ def router(
         str | None, typer.Option(help="Headless Service, [NAMESPACE/]NAME, whose endpoints are nodes; in a pod.")
     ] = None,
     node_file: Annotated[
-        Path | None, typer.Option(help="Lists URLs of nodes, a line each; read again when it changes.")
+        Path | None, typer.Option(help="Lists nodes as --node takes them, a line each; read again when it changes.")
     ] = None,
     admin_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="/admin and /ui are there, and on --port no more.")

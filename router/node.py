@@ -9,6 +9,7 @@ import msgspec
 
 from trunkline.router.follower import Follower
 from trunkline.router.summaries import SummaryStatus
+from trunkline.shared.ask import base_url
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.wire import AgentInfo, Finished, Load, ServedModel
 
@@ -38,17 +39,21 @@ class Node:
     )
 
     def __init__(self, index: int, url: str) -> None:
-        """`index` is the node's number in the prefix index. Raises ConfigError for a URL that is no server's root."""
+        """`index` is the node's number in the prefix index. Raises ConfigError for a URL that is no server's root.
+
+        `url` may be `host:port`.
+        """
         self.index = index
-        self.url = url.rstrip("/")
+        self.url = base_url(url).rstrip("/")
         try:
             parts = urlsplit(self.url)
-            port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+            # A word alone is no node: a typing error would become a host.
+            port = parts.port or (_DEFAULT_PORTS.get(parts.scheme) if "://" in url else None)
         except ValueError as error:
             raise ConfigError(f"node URL {url!r}: {error}") from None
         rest = parts.path or parts.query or parts.fragment or parts.username
         if parts.scheme not in _DEFAULT_PORTS or port is None or not parts.hostname or rest:
-            raise ConfigError(f"node URL {url!r} is not of the form http://host:port")
+            raise ConfigError(f"node URL {url!r} is not of the form http://host:port or host:port")
         self.host = parts.hostname
         self.port = port
         self.name = parts.netloc

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileAddress:
-    """A file with the base URL of a node on each line; empty lines and those that begin with # say nothing."""
+    """A file with the base URL of a node, or `host:port`, on each line; empty lines and those that begin with # say nothing."""
 
     path: Path
     kind: ClassVar = "file"
@@ -43,7 +43,8 @@ class NodeFile(Listing):
             try:
                 text = await asyncio.to_thread(self._read)
             except (OSError, ValueError) as error:
-                self._lost(f"it cannot be read: {error}")
+                reason = error.strerror if isinstance(error, OSError) else error  # Its path is said already.
+                self._lost(f"it cannot be read: {reason}")
             else:
                 if text != read or not self.connected:
                     read = text

@@ -94,11 +94,18 @@ def free_port() -> int:
 
 @pytest.mark.parametrize(
     "url",
-    ["127.0.0.1:8100", "http://", "http://h:1/v1", "ftp://h:1", "http://h:99999", "http://u:p@h:1", "http://[::1", ""],
+    ["127.0.0.1", "nonsense", "h:", "h:http", "http://", "http://h:1/v1", "ftp://h:1", "http://h:99999", "http://u:p@h:1", "http://[::1", ""],
 )
 def test_bad_urls_are_named(url: str) -> None:
     with pytest.raises(ConfigError, match="node URL"):
         Registry([url], PrefixIndex(1, 64), NodeListener())
+
+
+def test_host_and_port_will_do_for_a_url() -> None:
+    (node,) = Registry(["127.0.0.1:8100"], PrefixIndex(1, 64), NodeListener()).nodes
+    assert (node.url, node.host, node.port) == ("http://127.0.0.1:8100", "127.0.0.1", 8100)
+    with pytest.raises(ConfigError, match="given twice"):
+        Registry(["127.0.0.1:8100", node.url], PrefixIndex(1, 64), NodeListener())
 
 
 def test_a_url_given_twice_is_refused() -> None:
