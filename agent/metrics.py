@@ -43,6 +43,7 @@ class AgentCollector(Collector):
             yield from _pulls(status.tiers)
             yield catalog.ORDERED.of(serving.orders.pulled_tokens)
             yield from _events(serving.events.stats())
+            yield catalog.PINS_UNSAVED.of(self._node.pins is not None and self._node.pins.unsaved)
             if self._node.transfer is not None:
                 yield from transfer.metrics(self._node.transfer, serving.engine.lender.leases)
 

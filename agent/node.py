@@ -143,7 +143,7 @@ class Node:
         if self.registration is not None:
             await self.registration.close()
         if self.pins is not None:
-            self.pins.close()
+            await self.pins.close()
         if self.transfer is not None:
             await self.transfer.close()
         if self.serving is not None:

@@ -1,43 +1,22 @@
-"""Prefixes that an operator wants kept: which, for how long, and written down beside the disk tier's pages.
+"""Prefixes that an operator wants kept: which, and for how long.
 
-The cache only knows the keys (`Pinning`); names, times and the file are kept here, on the event loop.
+The cache only knows the keys (`Pinning`); names and times are kept here, on the event loop, and in a file.
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import msgspec
 
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.engine.base import Engine
-from trunkline.shared.errors import UNDECODABLE, RequestError
+from trunkline.agent.pin_file import Pin, PinFile
+from trunkline.shared.errors import Overloaded, RequestError
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.pins import PinStatus
 
-FILE = "pins.json"
-"""In the directory of the disk tier."""
-MAX_FILE_BYTES = 64 << 20
-_VERSION = 1
-
-log = logging.getLogger(__name__)
-
-
-class Pin(msgspec.Struct, frozen=True):
-    """A prefix of whole pages."""
-
-    id: str
-    """The key of its last page, in hex: the same prefix has the same."""
-    keys: tuple[int, ...]
-    expires_at: float | None
-    """Unix time in seconds; None: never."""
-
-
-class _File(msgspec.Struct):
-    version: int
-    pins: list[Pin]
+RETRY_S = 5.0
+"""Between two tries to write the file, as a disk that failed is tried again."""
 
 
 class Pins:
@@ -46,20 +25,23 @@ class Pins:
     def __init__(self, engine: Engine, folder: Path | None) -> None:
         """`engine` has started. `folder`: of the disk tier; None: pins do not survive a restart."""
         self._engine = engine
-        self._path = folder / FILE if folder is not None else None
-        self._pins: dict[str, Pin] = {}
-        self._lasting: frozenset[str] = frozenset()
-        """What the file has."""
+        self._file = PinFile(folder) if folder is not None else None
+        self._pins: Mapping[str, Pin] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._writing = asyncio.Lock()
+        """Until the next pin expires."""
+        self._retrying: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Pins what the file says."""
-        if self._path is not None:
-            pins = await asyncio.to_thread(_read, self._path)
-            self._pins = {pin.id: pin for pin in pins}
-            self._lasting = frozenset(self._pins)
+        if self._file is not None:
+            await self._file.load()
+            self._pins = self._file.saved
         self._apply()
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether a restart would pin others, for the file could not be written."""
+        return self._file is not None and bool(self._file.failure)
 
     async def pin(self, tokens: Sequence[int], salt: str, ttl_s: float | None) -> PinStatus:
         """The whole pages of a prompt; one that is pinned already has its time set anew.
@@ -90,25 +72,33 @@ class Pins:
             reason = f"{together} pages would be pinned, of {most} that may be: unpin others first"
             raise RequestError(reason, status=409)
         pin = Pin(f"{keys[-1]:016x}", keys, time.time() + ttl_s if ttl_s is not None else None)
-        self._pins[pin.id] = pin
+        self._pins = {**self._pins, pin.id: pin}
         await self._changed()
         return self._status(pin)
 
     async def unpin(self, name: str) -> None:
-        """Raises RequestError 404 for a pin that there is not."""
+        """Raises RequestError: 404 for a pin that there is not, Overloaded (503) if a restart would pin it again."""
         self._apply()
-        if self._pins.pop(name, None) is None:
+        if name not in self._pins and not self._comes_again(name):
             raise RequestError(f"no prefix is pinned as {name!r}", status=404)
+        self._pins = {id: pin for id, pin in self._pins.items() if id != name}
         await self._changed()
+        if self._file is not None and self._comes_again(name):
+            reason = f"{name} is pinned no more, but {self._file.path} cannot be written ({self._file.failure})"
+            reason += f": a restart before it can would pin it again; that is tried every {RETRY_S:g} s"
+            raise Overloaded(reason, retry_after=RETRY_S, status=503)
 
     def statuses(self) -> list[PinStatus]:
         """All of them, those that were pinned last at the end."""
         self._apply()
         return [self._status(pin) for pin in self._pins.values()]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
 
     def _keys(self) -> frozenset[int]:
         return frozenset(key for pin in self._pins.values() for key in pin.keys)
@@ -117,54 +107,35 @@ class Pins:
         left = None if pin.expires_at is None else max(0.0, round(pin.expires_at - time.time(), 1))
         pages = len(pin.keys)
         held = self._engine.pinning.held(pin.keys)
-        return PinStatus(pin.id, pages * PAGE_TOKENS, pages, held, left, pin.id in self._lasting)
+        lasting = self._file is not None and self._file.saved.get(pin.id) == pin
+        return PinStatus(pin.id, pages * PAGE_TOKENS, pages, held, left, lasting)
+
+    def _comes_again(self, name: str) -> bool:
+        """Whether a restart would pin it."""
+        return self._file is not None and _runs(self._file.saved.get(name))
 
     def _apply(self) -> None:
         """Tells the cache what is pinned by now, and comes again when the next pin expires."""
-        now = time.time()
-        self._pins = {pin.id: pin for pin in self._pins.values() if pin.expires_at is None or pin.expires_at > now}
+        self._pins = {pin.id: pin for pin in self._pins.values() if _runs(pin)}
         self._engine.pinning.pin(self._keys())
-        self.close()
+        if self._timer is not None:
+            self._timer.cancel()
         ends = [pin.expires_at for pin in self._pins.values() if pin.expires_at is not None]
         if ends:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(ends) - now), self._apply)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(ends) - time.time()), self._apply)
 
     async def _changed(self) -> None:
         self._apply()
-        if self._path is None:
-            return
-        async with self._writing:
-            pins = list(self._pins.values())
-            try:
-                await asyncio.to_thread(_write, self._path, pins)
-            except OSError as error:
-                log.error("pins: %s cannot be written (%s): they do not survive a restart", self._path, error)
-                self._lasting = frozenset()
-            else:
-                self._lasting = frozenset(pin.id for pin in pins)
+        if self._file is not None and not await self._file.save(lambda: self._pins) and self._retrying is None:
+            self._retrying = asyncio.create_task(self._retry(self._file), name="write pins")
+
+    async def _retry(self, file: PinFile) -> None:
+        while file.failure:
+            await asyncio.sleep(RETRY_S)
+            await file.save(lambda: self._pins)
+        self._retrying = None
 
 
-def _read(path: Path) -> list[Pin]:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise msgspec.DecodeError(f"it is over {MAX_FILE_BYTES} bytes")
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except FileNotFoundError:
-        return []
-    except (OSError, *UNDECODABLE) as error:
-        log.error("pins: %s cannot be read (%s): nothing is pinned", path, error)
-        return []
-    if file.version != _VERSION:
-        log.error("pins: %s is of version %d, not %d: nothing is pinned", path, file.version, _VERSION)
-        return []
-    return file.pins
-
-
-def _write(path: Path, pins: list[Pin]) -> None:
-    """Raises OSError, also for more than `_read` takes."""
-    content = msgspec.json.encode(_File(_VERSION, pins))
-    if len(content) > MAX_FILE_BYTES:
-        raise OSError(f"{len(content)} bytes are over {MAX_FILE_BYTES}")
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(content)
-    fresh.replace(path)
+def _runs(pin: Pin | None) -> bool:
+    """Whether there is such a pin, and it has not expired."""
+    return pin is not None and (pin.expires_at is None or pin.expires_at > time.time())

@@ -26,9 +26,7 @@ _DEFAULTS = Settings(nodes=())
 
 
 def router(
-    node: Annotated[
-        list[str] | None, typer.Option(help="Base URL of a node, or host:port; once for each.")
-    ] = None,
+    node: Annotated[list[str] | None, typer.Option(help="Base URL of a node, or host:port; once for each.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = ROUTER_PORT,
     tenants: Annotated[Path | None, typer.Option(help="TOML file of tenants and their API keys.")] = None,

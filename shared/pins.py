@@ -18,7 +18,7 @@ class PinStatus(msgspec.Struct, frozen=True):
     expires_in: float | None
     """Seconds; null: never."""
     lasting: bool
-    """Whether it survives a restart: it is written down in the directory of the disk tier."""
+    """Whether it survives a restart as it is: it is written down in the directory of the disk tier."""
 
 
 class PinList(msgspec.Struct):

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileAddress:
-    """A file with the base URL of a node, or `host:port`, on each line; empty lines and those that begin with # say nothing."""
+    """A file with a node on each line, its base URL or `host:port`. Empty ones and those that begin with # are none."""
 
     path: Path
     kind: ClassVar = "file"

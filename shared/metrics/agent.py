@@ -109,6 +109,11 @@ ADMISSION = _cache.gauge(
     unit="pages",
 )
 PINNED = _cache.gauge("pinned_pages", "that stay while others can go, there or not: pinned", unit="pages")
+PINS_UNSAVED = _cache.gauge(
+    "pins_unsaved",
+    "1 while a restart would pin what was pinned before: the file in `--disk-cache` cannot be written",
+    watch="should be 0",
+)
 CORE = _cache.gauge("core_pages", "the same: that nearly all requests begin with", unit="pages")
 PROTECTED = _cache.gauge(
     "protected_pages",

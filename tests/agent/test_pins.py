@@ -13,12 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.agent.fake_node import MODEL, FakeEngine, served
+from trunkline.agent import pin_file
 from trunkline.agent import pins as pins_module
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache_cli import cache as commands
 from trunkline.agent.engine.text import TextModel
-from trunkline.agent.pins import FILE, Pins
-from trunkline.shared.errors import RequestError, TrunklineError
+from trunkline.agent.pin_file import FILE
+from trunkline.agent.pins import Pins
+from trunkline.shared.errors import Overloaded, RequestError, TrunklineError
 from trunkline.shared.pins import CACHE_PATH, PINS_PATH
 
 SECRET = "a secret of the cluster"
@@ -160,7 +162,7 @@ def test_a_pin_ends_when_its_time_is_up() -> None:
             while engine.pinning.keys:
                 await asyncio.sleep(0.005)
         assert pins.statuses() == []
-        pins.close()
+        await pins.close()
 
     asyncio.run(wait())
 
@@ -171,7 +173,7 @@ def test_pins_survive_a_restart_beside_the_pages(tmp_path: Path) -> None:
         await first.open()
         assert (await first.pin(list(range(40)), "", None)).lasting
         await first.pin(list(range(100, 140)), "", 0.001)
-        first.close()
+        await first.close()
         await asyncio.sleep(0.002)
         engine = FakeEngine()
         again = Pins(engine, tmp_path)
@@ -180,7 +182,7 @@ def test_pins_survive_a_restart_beside_the_pages(tmp_path: Path) -> None:
         assert kept.lasting
         assert engine.pinning.keys == set(keys_of(list(range(40))))
         await again.unpin(kept.id)
-        again.close()
+        await again.close()
         empty = Pins(FakeEngine(), tmp_path)
         await empty.open()
         assert empty.statuses() == []
@@ -205,16 +207,51 @@ def test_a_file_that_is_none_of_ours_pins_nothing(
     assert "nothing is pinned" in caplog.text
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_written_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pins_module, "RETRY_S", 0.01)
+    folder, away = tmp_path / "disk", tmp_path / "away"
+    folder.mkdir()
+
+    async def kept() -> list[str]:
+        """After a restart."""
+        again = Pins(FakeEngine(), folder)
+        await again.open()
+        await again.close()
+        return [status.id for status in again.statuses()]
+
+    async def written(pins: Pins) -> None:
+        async with asyncio.timeout(10):
+            while pins.unsaved:
+                await asyncio.sleep(0.005)
+
     async def run() -> None:
         engine = FakeEngine()
-        pins = Pins(engine, tmp_path / "gone")
+        pins = Pins(engine, folder)
         await pins.open()
-        assert not (await pins.pin(list(range(40)), "", None)).lasting
-        assert engine.pinning.keys
+        first = await pins.pin(list(range(40)), "", 1000)
+        folder.rename(away)
+        second = await pins.pin(list(range(100, 140)), "", None)
+        longer = await pins.pin(list(range(40)), "", None)
+        assert (first.lasting, second.lasting, longer.lasting, pins.unsaved) == (True, False, False, True)
+        for _ in range(2):  # It is said of one that is pinned no more, too.
+            with pytest.raises(Overloaded, match=r"pinned no more, but .* cannot be written \(No such file") as refused:
+                await pins.unpin(first.id)
+            assert refused.value.status == 503
+        assert engine.pinning.keys == set(keys_of(list(range(100, 140)))), "let go nevertheless"
+        away.rename(folder)
+        assert await kept() == [first.id]
+        await written(pins)
+        assert await kept() == [second.id]
+        assert [status.lasting for status in pins.statuses()] == [True]
+        folder.rename(away)
+        with pytest.raises(Overloaded):
+            await pins.unpin(second.id)
+        await pins.close()
 
     asyncio.run(run())
-    assert "do not survive a restart" in caplog.text
+    assert "a restart pins what it has now" in caplog.text
 
 
 def test_more_than_is_read_again_is_not_written(
@@ -224,14 +261,15 @@ def test_more_than_is_read_again_is_not_written(
         pins = Pins(FakeEngine(), tmp_path)
         await pins.open()
         assert (await pins.pin(list(range(40)), "", None)).lasting
-        monkeypatch.setattr(pins_module, "MAX_FILE_BYTES", (tmp_path / FILE).stat().st_size)
+        monkeypatch.setattr(pin_file, "MAX_FILE_BYTES", (tmp_path / FILE).stat().st_size)
         assert not (await pins.pin(list(range(100, 140)), "", None)).lasting
+        await pins.close()
         again = Pins(FakeEngine(), tmp_path)
         await again.open()
         assert len(again.statuses()) == 1, "those of before"
 
     asyncio.run(run())
-    assert "do not survive a restart" in caplog.text
+    assert "a restart pins what it has now" in caplog.text
 
 
 def test_nobody_else_s_pin_is_let_go() -> None:
