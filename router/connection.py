@@ -27,6 +27,8 @@ _CHUNK_HEADS = {len(b"%x\r\n\r\n" % size) + size: b"%x\r\n" % size for size in r
 class Connection(asyncio.Protocol):
     """One connection to a node: idle in the pool, or serving one receiver."""
 
+    complete: bool
+    """Whether the response has come as a whole."""
     unframed = False
     """Whether bodies are passed on without their framing."""
     transport: asyncio.Transport
@@ -142,7 +144,7 @@ class Connection(asyncio.Protocol):
         if write is None and not self._last and (known := self._heads.recall(data)) is not None:
             (status, fields), size, at = known
             if size == len(data) - at:
-                self._has_head = True
+                self._has_head = self.complete = True
                 receiver.on_head(status, b"%b\r\ncontent-length: %d" % (fields, size), False, data[at:])
                 if self._receiver is receiver:
                     self._finish(receiver)
@@ -164,7 +166,7 @@ class Connection(asyncio.Protocol):
             if len(self._last) > MAX_HEAD_BYTES:
                 self._fail(NodeFailure(f"response head is over {MAX_HEAD_BYTES} bytes"))
             return
-        if self._complete and self._receiver is receiver:
+        if self.complete and self._receiver is receiver:
             self._finish(receiver)
 
     def on_splice_end(self, end: "StreamEnd") -> None:
@@ -208,7 +210,7 @@ class Connection(asyncio.Protocol):
     # Parser callbacks.
 
     def on_message_begin(self) -> None:
-        if self._complete or self._receiver is None:
+        if self.complete or self._receiver is None:
             raise NodeFailure("two responses for one request")
 
     def on_headers_complete(self) -> None:
@@ -224,7 +226,7 @@ class Connection(asyncio.Protocol):
         self._in_chunk = False
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        self.complete = True
 
     def _on_head(self, receiver: Receiver, data: bytes) -> None:
         """The parser has seen the whole head, whose end is in `data`."""
@@ -236,7 +238,7 @@ class Connection(asyncio.Protocol):
         self._between_chunks = self._chunked and not self._in_chunk and data.endswith(b"\n")
         status, fields = self._parser.get_status_code(), response_fields(lines, unframed=self.unframed)
         key = self._heads.unknown()
-        if key is not None and self._complete and self._keep_alive and not chunked:
+        if key is not None and self.complete and self._keep_alive and not chunked:
             _memory.learn(key, (status, without_length(fields)))
         receiver.on_head(status, fields, self._until_eof, self._first(body))
 
@@ -259,7 +261,7 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self, data: bytes) -> None:
         """To the core, once what came before is written and the body is between two chunks."""
-        if self._between_chunks and not self._complete:
+        if self._between_chunks and not self.complete:
             self._stream = self._splices.begin(self, self.transport, self._target, data)
         if self._stream is None:
             self._slow_write(data)
@@ -280,7 +282,7 @@ class Connection(asyncio.Protocol):
             receiver.on_failure(failure)
 
     def _expect_nothing(self) -> None:
-        self._has_head = self._complete = self._until_eof = False
+        self._has_head = self.complete = self._until_eof = False
         self._chunked = self._in_chunk = self._between_chunks = False
         self._keep_alive = True
         self._write = None

@@ -125,9 +125,17 @@ class Exchange:
         if self._error is not None:
             self.refuse(self._error)
         elif self._complete:
-            self._dispatch()
+            self._dispatch(self._whole())
         elif self._head.expects and not self._body:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def serve(self, body: Body) -> None:
+        """Its turn has come, and the body is there as a whole: in place of `begin` and what follows."""
+        self._turn = self._complete = True
+        if self._error is None:
+            self._dispatch(body)
+        else:
+            self.refuse(self._error)
 
     def on_body(self, data: Body) -> None:
         if self._error is not None or self.response_complete:
@@ -141,7 +149,7 @@ class Exchange:
         if self._error is None and not self.response_complete:
             self._complete = True
             if self._turn:
-                self._dispatch()
+                self._dispatch(self._whole())
 
     def fail(self, error: RequestError) -> None:
         """The request will not be served; answered when its turn comes."""
@@ -224,10 +232,13 @@ class Exchange:
             forwarded += b"connection: close\r\n"
         self._forwarded = forwarded
 
-    def _dispatch(self) -> None:
-        context = self._context
+    def _whole(self) -> Body:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
+        return body
+
+    def _dispatch(self, body: Body) -> None:
+        context = self._context
         if context.request_log is not None and context.request_log.bodies:
             self._logged = body
         try:

@@ -8,7 +8,7 @@ whose turn has not come.
 import asyncio
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -190,7 +190,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _read_known(self, data: bytes) -> bytes:
         """A request with a head that was seen before, or a part of its body. Returns what is for the parser."""
-        size, body = self._missing, cast(Body, data)
+        size, body, following = self._missing, memoryview(data), b""
         if not size:
             if self._front is not None or self._in_message or self.flow.write_paused:
                 return data
@@ -198,13 +198,17 @@ class EdgeProtocol(HttpToolsProtocol):
             if known is None or not known[1]:
                 return data
             (read, head), size, at = known
+            if len(data) - at == size:  # Nearly always: the whole request, and its turn.
+                self.cycle = self._front = Exchange(self._context, self, read, head, size)  # type: ignore[assignment]
+                self.deadline = _NEVER
+                self._front.serve(body[at:])
+                return b""
             self._exchange(read, head, size)
-            body = memoryview(data)[at:]
-        exchange: Any = self.cycle
-        following = b""
+            body = body[at:]
         if len(body) > size:
             body, following = body[:size], bytes(body[size:])
         self._missing = size - len(body)
+        exchange: Any = self.cycle
         exchange.on_body(body)
         if not self._missing:
             if exchange is self._front:

@@ -153,8 +153,9 @@ class Relay:
 
     def _told(self) -> bytes:
         """What the node alone is told: from whom to pull pages, by how much the tenant is behind, whose span it is."""
-        pull, passage = self._choice.pull, self._passage
-        told = b"" if pull is None else f"{HEADER_PULL_FROM}: {pull}\r\n".encode()
+        passage, told = self._passage, b""
+        if self._choice.pull_from is not None and (pull := self._choice.pull) is not None:
+            told = f"{HEADER_PULL_FROM}: {pull}\r\n".encode()
         if passage is not None and passage.lead_s:
             told += f"{HEADER_LEAD}: {passage.lead_s:.3f}\r\n".encode()
         if self._client.trace is not None:
@@ -182,9 +183,10 @@ class Relay:
         stream = is_event_stream(fields)
         context.counters.began(decision.first_byte_s, choice.matched, self._placement.tokens, stream=stream)
         context.prefixes.served(choice, self._placement)
-        self._await(context.settings.deadlines.idle)
-        if self._connection is not None:
-            self._connection.splice(self._client.write, context.splices, self._client.outlet)
+        connection = self._connection
+        if connection is not None and not connection.complete:
+            self._await(context.settings.deadlines.idle)
+            connection.splice(self._client.write, context.splices, self._client.outlet)
         self._client.write_head(status, fields, choice, until_eof, body)
 
     def on_end(self) -> None:
@@ -289,7 +291,7 @@ class Relay:
         """For the node: it is given up after so long, and as soon as it is seen to be down."""
         now = monotonic()
         self._limit = now + seconds
-        self.deadline = now + min(seconds, LOOK_S)
+        self.deadline = now + (LOOK_S if seconds > LOOK_S else seconds)
 
     # Ends.
 

@@ -32,18 +32,17 @@ class Prefixes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kept: deque[tuple[float, Request]] = deque()
-        """With the times of their decisions, oldest first."""
+        self._kept: deque[tuple[float, tuple[bytes, int, int, int, str]]] = deque()
+        """Times of their decisions and what `Request` wants to know, oldest first."""
         self._bytes = 0
 
     def served(self, choice: Choice, placement: Placement) -> None:
         """A response began."""
-        decision, chain = placement.decision, choice.claim
-        request = Request(
-            chain[:MAX_CHAIN_BYTES], len(chain) // KEY_BYTES, placement.tokens, choice.matched, decision.model
-        )
-        self._kept.append((decision.at, request))
-        self._bytes += len(request.chain)
+        decision, claim = placement.decision, choice.claim
+        chain = claim[:MAX_CHAIN_BYTES]
+        keys = len(claim) // KEY_BYTES
+        self._kept.append((decision.at, (chain, keys, placement.tokens, choice.matched, decision.model)))
+        self._bytes += len(chain)
         while len(self._kept) > MAX_REQUESTS or self._bytes > MAX_BYTES:
             self._drop()
 
@@ -52,10 +51,10 @@ class Prefixes:
         now = self._clock()
         while self._kept and self._kept[0][0] < now - WINDOW_S:
             self._drop()
-        requests = [request for _, request in self._kept]
+        requests = [Request(*of) for _, of in self._kept]
         span = now - self._kept[0][0] if requests else 0.0
         return Hot(await asyncio.to_thread(tree, requests, SHOWN), len(requests), span)
 
     def _drop(self) -> None:
-        _, request = self._kept.popleft()
-        self._bytes -= len(request.chain)
+        _, (chain, *_) = self._kept.popleft()
+        self._bytes -= len(chain)
