@@ -1,13 +1,14 @@
 """A collector of a test's own: takes OTLP over HTTP, in protobuf, and keeps the spans."""
 
 import contextlib
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import NamedTuple
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+from tests.http_server import Handler, running
 
 
 class Span(NamedTuple):
@@ -59,28 +60,17 @@ class Collector:
 def collector(host: str = "127.0.0.1") -> Iterator[Collector]:
     kept = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Traces(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.body()
             fine = (self.path, self.headers["content-type"]) == ("/v1/traces", "application/x-protobuf")
             if fine:
                 kept.headers = {name.lower(): value for name, value in self.headers.items()}
                 kept.take(body)
-            self.send_response(200 if fine else 404)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.answer(200 if fine else 404)
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer((host, 0), Handler) as server:
-        kept.url = f"http://{host}:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield kept
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(ThreadingHTTPServer((host, 0), Traces)) as kept.url:
+        yield kept
 
 
 def _value(value: AnyValue) -> object:

@@ -3,16 +3,13 @@
 import asyncio
 import logging
 import struct
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.agent.fake_node import MODEL, FakeEngine, served
+from tests.http_server import answering
 from trunkline.agent import pin_file
 from trunkline.agent import pins as pins_module
 from trunkline.agent.cache.chain import Chain
@@ -282,38 +279,12 @@ def test_nobody_else_s_pin_is_let_go() -> None:
     asyncio.run(run())
 
 
-@contextmanager
-def agent(answers: list[tuple[int, bytes]]) -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
-    """Where something answers so, and what it was asked."""
-    asked: list[tuple[str, str, bytes]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            asked.append((self.command, self.path, self.rfile.read(int(self.headers.get("content-length", "0")))))
-            status, body = answers.pop(0)
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST = do_DELETE = _answer
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
-
-
 def test_the_commands_ask_and_show(tmp_path: Path) -> None:
     status = b'{"id": "ab", "tokens": 32, "pages": 2, "held": 1, "expires_in": null, "lasting": false}'
     chat = tmp_path / "chat.json"
     chat.write_text('{"messages": [], "model": "m"}')
     answers = [*[(200, status)] * 3, (200, b'{"pins": [' + status + b"]}"), (204, b"")]
-    with agent(answers) as (url, asked):
+    with answering(answers) as (url, asked):
         shown = "ab: 32 tokens, 1 of 2 pages are there, for ever; a restart forgets it\n"
         run = CliRunner().invoke
         assert run(commands, ["pin", "You are", "--node", url, "--ttl", "5"]).output == shown
@@ -331,7 +302,7 @@ def test_the_commands_ask_and_show(tmp_path: Path) -> None:
 
 
 def test_a_refusal_and_no_answer_are_one_line(tmp_path: Path) -> None:
-    with agent([(409, b'{"error": {"message": "too many"}}'), (500, b"<html>")]) as (url, _):
+    with answering([(409, b'{"error": {"message": "too many"}}'), (500, b"<html>")]) as (url, _):
         refused = CliRunner().invoke(commands, ["pin", "You are", "--node", url])
         broken = CliRunner().invoke(commands, ["pin", "You are", "--node", url])
     gone = CliRunner().invoke(commands, ["pins", "--node", url])
@@ -363,7 +334,7 @@ def test_a_time_that_no_pin_has_is_refused(ttl: str) -> None:
 
 def test_brackets_are_text_and_an_id_is_one_part_of_the_path() -> None:
     status = b'{"id": "ab", "tokens": 32, "pages": 2, "held": 1, "expires_in": null, "lasting": false}'
-    with agent([(200, status), (204, b"")]) as (url, asked):
+    with answering([(200, status), (204, b"")]) as (url, asked):
         assert CliRunner().invoke(commands, ["pin", "[" * 100_000, "--node", url]).exit_code == 0
         assert CliRunner().invoke(commands, ["unpin", "ab#/?x", "--node", url]).exit_code == 0
     assert asked[0][2] == b'{"prompt":"' + b"[" * 100_000 + b'","ttl":null}'
@@ -372,7 +343,7 @@ def test_brackets_are_text_and_an_id_is_one_part_of_the_path() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"status": "ok"}', b"[]"])
 def test_an_answer_that_is_no_agents_is_one_line(body: bytes) -> None:
-    with agent([(200, body)]) as (url, _):
+    with answering([(200, body)]) as (url, _):
         result = CliRunner().invoke(commands, ["pins", "--node", url])
     assert isinstance(result.exception, TrunklineError)
     assert "no agent" in str(result.exception)

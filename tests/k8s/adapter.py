@@ -3,17 +3,17 @@
 import json
 import re
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
 import httpx
 import yaml
 
+from tests.http_server import Handler, running
 from tests.k8s.cluster import ADDRESS, run
 from tests.k8s.namespace import COMPONENT, Namespace
 
@@ -29,30 +29,21 @@ def adapter(here: Namespace, metric: str, folder: Path) -> Iterator[None]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "certificate", folder / "key")
 
-    class Handler(BaseHTTPRequestHandler):
+    class Values(Handler):
         def do_GET(self) -> None:
             path = unquote(self.path.partition("?")[0])
             found = {ROOT: _resources(metric), f"{ROOT}/namespaces/{here.name}/pods/*/{metric}": None}
             body = json.dumps(found.get(path) or _values(here, metric)).encode()
-            self.send_response(200 if path in found else 404)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200 if path in found else 404, body, content_type="application/json")
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer((ADDRESS, 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    server = ThreadingHTTPServer((ADDRESS, 0), Values)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    with running(server):
         try:
             _register(here, server.server_port)
             yield
         finally:
             run("kubectl", "delete", "apiservice", f"{VERSION}.{GROUP}", "--ignore-not-found")
-            server.shutdown()
-            thread.join()
 
 
 def _resources(metric: str) -> dict[str, object]:

@@ -1,33 +1,31 @@
 """`trunkline bench`: what it measures against a server that we know, and what it prints."""
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager, nullcontext
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.http_server import Handler, running
 from trunkline.loadtest.bench import engine
 from trunkline.loadtest.cli import bench
 from trunkline.shared.errors import ConfigError
 
 
-class Handler(BaseHTTPRequestHandler):
+class Toy(Handler):
     """Streams as many tokens as were asked for, `short` of them fewer; knows every prefix it has seen."""
 
     seen: set[tuple[int, ...]]
     short = 0
 
-    def log_message(self, *_: object) -> None: ...
-
     def do_GET(self) -> None:
-        self._send(json.dumps({"data": [{"id": "toy"}]}).encode())
+        self.answer(200, json.dumps({"data": [{"id": "toy"}]}).encode())
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.body())
         assert body["model"] == "toy"
         assert body["ignore_eos"]
         tokens = body["max_tokens"] - self.short
@@ -37,36 +35,24 @@ class Handler(BaseHTTPRequestHandler):
         chunks: list[dict[str, object]] = [{"choices": [{"text": "x"}], "usage": None}] * tokens
         usage = {"completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": cached}}
         chunks.append({"choices": [], "usage": usage})
-        self._send(b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n")
-
-    def _send(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        events = [*(json.dumps(chunk) for chunk in chunks), "[DONE]"]
+        self.answer(200, "".join(f"data: {event}\n\n" for event in events).encode())
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[str, type[Handler]]]:
-    handler = type("Fresh", (Handler,), {"seen": set()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", handler
-        server.shutdown()
-        thread.join()
+@contextmanager
+def toy(short: int = 0) -> Iterator[str]:
+    """Its URL."""
+    handler = type("Fresh", (Toy,), {"seen": set(), "short": short})
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as url:
+        yield url
 
 
 @pytest.fixture
-def agent(server: tuple[str, type[Handler]], monkeypatch: pytest.MonkeyPatch) -> str:
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The toy server stands for the agent that the benchmark would start."""
-
-    @contextmanager
-    def started() -> Iterator[str]:
-        yield server[0]
-
-    monkeypatch.setattr(engine, "_agent", started)
-    return server[0]
+    with toy() as url:
+        monkeypatch.setattr(engine, "_agent", lambda: nullcontext(url))
+        yield url
 
 
 def test_the_engine_s_figures(agent: str) -> None:
@@ -86,8 +72,8 @@ def test_without_a_peer_nothing_is_compared(agent: str) -> None:
     assert [row["ok"] for row in rows[:3]] == [None] * 3
 
 
-def test_a_target_that_ends_early_is_no_measurement(agent: str, server: tuple[str, type[Handler]]) -> None:
-    server[1].short = 1
+def test_a_target_that_ends_early_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_agent", lambda: toy(short=1))
     with pytest.raises(ConfigError, match="ended after 3 of 4 tokens"):
         engine.run(rounds=1)
 

@@ -2,13 +2,10 @@
 
 import sys
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Thread
 
 import pytest
 
-from tests.loadtest.test_bench import Handler, ThreadingHTTPServer
+from tests.loadtest.test_bench import toy
 from trunkline.agent.engine.emulated.profile import PROFILES, Step, pairs
 from trunkline.loadtest.bench import calibration, cluster, simulator
 from trunkline.loadtest.bench.completion import find_target
@@ -19,8 +16,8 @@ from trunkline.shared.errors import ConfigError
 BASE = PROFILES["smollm2-135m-cpu"]
 
 
-def test_every_step_of_the_grid_is_measured_on_every_server() -> None:
-    with _server() as first, _server() as second:
+def test_every_step_of_the_grid_is_measured_on_everytoy() -> None:
+    with toy() as first, toy() as second:
         samples = calibration.measure([find_target(url, url) for url in (first, second)], step_tokens=512)
     per_server = len(samples) // 2
     assert [step for step, _ in samples[:per_server]] == [step for step, _ in samples[per_server:]]
@@ -34,8 +31,7 @@ def test_every_step_of_the_grid_is_measured_on_every_server() -> None:
 
 
 def test_a_server_that_fails_ends_the_measurement_of_all() -> None:
-    short = type("Short", (Handler,), {"short": 1})
-    with _server() as good, _server(short) as bad, pytest.raises((ConfigError, RuntimeError)):
+    with toy() as good, toy(short=1) as bad, pytest.raises((ConfigError, RuntimeError)):
         calibration.measure([find_target(url, url) for url in (good, bad)], step_tokens=512)
 
 
@@ -62,7 +58,7 @@ def test_a_trace_in_small_shares_what_the_large_one_shares() -> None:
 def test_a_replay_sends_every_request_and_hears_what_was_cached() -> None:
     records = tuple(Record(0.01 * at, 62 * 16 + 8, 3, array("q", range(62)), at) for at in range(5))
     scenario = Scenario(nodes=1, profile="", cache_tokens=BASE.cache_tokens, block_tokens=16)
-    with _server() as url:
+    with toy() as url:
         found = simulator.replay(find_target("t", url), size(Trace("t", 16, records), BASE, scenario), 0)
     assert len(found.ttft_s) == len(found.e2e_s) == 5
     assert all(0 < first <= last for first, last in zip(found.ttft_s, found.e2e_s, strict=True))
@@ -85,15 +81,3 @@ def test_a_cluster_is_stopped_also_when_its_user_fails(monkeypatch: pytest.Monke
     monkeypatch.setattr(cluster, "START_S", 0.1)
     with pytest.raises(ConfigError, match="not ready after"), cluster.cluster(1):
         pass
-
-
-@contextmanager
-def _server(handler: type[Handler] = Handler) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Fresh", (handler,), {"seen": set()})) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()

@@ -1,13 +1,12 @@
 """What `trunkline drain` makes of what a router says."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 import pytest
 
+from tests.http_server import answering
 from trunkline.router.drain_cli import drain
 from trunkline.shared.errors import TrunklineError
 from trunkline.shared.handover import DrainStatus
@@ -20,30 +19,8 @@ SERVING = DrainStatus(draining=False, running=0)
 @contextmanager
 def router(*statuses: DrainStatus) -> Iterator[str]:
     """Says these one after the other, of whatever node. Its URL."""
-    left = list(statuses)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = msgspec.json.encode(left.pop(0))
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering([(200, msgspec.json.encode(status)) for status in statuses]) as (url, _):
+        yield url
 
 
 def test_it_waits_until_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:

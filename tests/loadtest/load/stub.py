@@ -4,8 +4,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
+
+from tests.http_server import Handler, running
 
 MODEL = "stub"
 
@@ -23,26 +25,19 @@ class Stub(ThreadingHTTPServer):
         self.hangs = hangs
         self.ended = threading.Event()
         self.bodies: list[dict[str, Any]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        self.url = ""
 
 
 @contextmanager
 def serving(stub: Stub) -> Iterator[Stub]:
-    thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield stub
-    finally:
-        stub.ended.set()
-        stub.shutdown()
-        thread.join()
-        stub.server_close()
+    with running(stub) as stub.url:
+        try:
+            yield stub
+        finally:
+            stub.ended.set()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
     server: Stub
 
@@ -50,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, json.dumps({"data": [{"id": MODEL, "max_model_len": self.server.context}]}).encode())
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.body())
         prompt = sum(len(message["content"].split()) for message in body["messages"])
         usage = {"prompt_tokens": prompt, "completion_tokens": body["max_tokens"]}
         if body["model"] != MODEL:
@@ -71,11 +66,4 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode())
 
     def _answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.send_header("x-trunkline-node", "stub-0")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.answer(status, body, x_trunkline_node="stub-0")
