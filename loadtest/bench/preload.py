@@ -6,7 +6,6 @@ block of the trace.
 """
 
 import tempfile
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -22,12 +21,13 @@ from trunkline.agent.cache.disk.directory import slot_bytes
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.cache.fetch import Fetch
 from trunkline.agent.cache.host import SLOT_ALIGNMENT, HostMemory
-from trunkline.agent.cache.lane import Lane, Move
+from trunkline.agent.cache.lane import Move
 from trunkline.agent.cache.lower import DiskBacking, LowerTiers
 from trunkline.agent.cache.preload import PreloadSettings
 from trunkline.agent.engine.emulated.profile import Profile, find_profile
 from trunkline.loadtest.bench.cache.known import NAMESPACE, Known
 from trunkline.loadtest.bench.row import Row
+from trunkline.loadtest.sim.tiers import ModelledLane
 from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.shared.names import PAGE_TOKENS
 
@@ -91,43 +91,6 @@ def _row(name: str, outcome: Outcome) -> Row:
 
 def _p90(values: list[float]) -> float:
     return quantiles(values, n=10)[-1] if len(values) > 1 else 0.0
-
-
-class ModelledLane(Lane):
-    """Carries one move after the other, each in the time that its pages take; nothing is copied."""
-
-    def __init__(self, page_s: float, clock: Callable[[], float]) -> None:
-        self.moves = 0
-        self._depth = 2
-        self._page_s = page_s
-        self._clock = clock
-        self._free_at = 0.0
-        self._under_way: deque[tuple[float, Move]] = deque()
-
-    @property
-    def lands_at(self) -> float | None:
-        """The next move."""
-        return self._under_way[0][0] if self._under_way else None
-
-    def submit(self, move: Move) -> None:
-        self.moves += 1
-        move.seconds = self._page_s * len(move.entries)
-        self._free_at = max(self._free_at, self._clock()) + move.seconds
-        self._under_way.append((self._free_at, move))
-
-    def carry(self, move: Move) -> None:
-        move.seconds = self._page_s * len(move.entries)
-
-    def landed(self) -> Move | None:
-        if not self._under_way or self._under_way[0][0] > self._clock():
-            return None
-        self.moves -= 1
-        return self._under_way.popleft()[1]
-
-    def end(self) -> None: ...
-
-    def close(self, timeout: float) -> bool:
-        return True
 
 
 @dataclass(slots=True, eq=False)

@@ -13,18 +13,17 @@ from itertools import count
 
 import msgspec
 
-from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
 from trunkline.agent.events import HEARTBEAT_S
 from trunkline.loadtest.sim import events
 from trunkline.loadtest.sim.events import Change, EventLog
 from trunkline.loadtest.sim.fetch import Fetched, Fetcher
-from trunkline.loadtest.sim.host import HostTier
 from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.node import EngineModel
 from trunkline.loadtest.sim.policies import POLICIES, Policy, Setup, View
 from trunkline.loadtest.sim.policies.trunkline import NAMESPACE
 from trunkline.loadtest.sim.pooled import serve
+from trunkline.loadtest.sim.tiers import open_cache
 from trunkline.loadtest.sim.trace import Record, Trace
 from trunkline.shared.names import PAGE_TOKENS
 from trunkline.shared.wire import Finished, Load
@@ -79,20 +78,20 @@ class Cluster:
         if self._policy.shared_cache:
             pages, host_pages = pages * setup.nodes, host_pages * setup.nodes
         self._logs = [EventLog() for _ in nodes]
-        self._hosts = [HostTier(host_pages, log) if host_pages else None for log in self._logs]
-        sinks = [host or log for host, log in zip(self._hosts, self._logs, strict=True)]
-        if self._policy.shared_cache:
-            self._hosts = [self._hosts[0]] * setup.nodes
-            self._caches = [PageCache(pages, sinks[0])] * setup.nodes
-        else:
-            self._caches = [PageCache(pages, sink) for sink in sinks]
+        page_s = setup.block_tokens * setup.profile.kv_bytes / setup.profile.host_bytes_s
+        self._now = 0.0
+        self._tiered = host_pages > 0
+        opened = [
+            open_cache(pages, host_pages, log, page_s, lambda: self._now)
+            for log in (self._logs[:1] if self._policy.shared_cache else self._logs)
+        ]
+        self._caches = opened * (setup.nodes // len(opened))
         self._engines = [
             EngineModel(setup.profile, cache, setup.block_tokens, setup.patience) for cache in self._caches
         ]
         self._fetcher = Fetcher(
             setup,
             self._caches,
-            self._hosts,
             self._engines,
             later=self._at,
             changed=self._plan,
@@ -125,13 +124,14 @@ class Cluster:
             if following is not None:
                 arrival = following[1].arrival * self._stretch
                 if not self._agenda or arrival <= self._agenda[0][0]:
-                    now = arrival
+                    now = self._now = arrival
                     self._arrive(*following, now)
                     progress()
                     following = next(arrivals, None)
                     self._watch()
                     continue
             now, _, call = heapq.heappop(self._agenda)
+            self._now = now
             call(now)
             self._watch()
         return self._end(now)
@@ -166,6 +166,10 @@ class Cluster:
             self._fetcher.advance(now)
 
     def _beat(self, node: int, now: float) -> None:
+        if self._tiered:
+            self._caches[node].turn()
+            self._engines[node].freed(now)  # what had to wait until its pages were copied
+            self._plan(node)
         self._tell(node, [], [], now)
         self._at(now + HEARTBEAT_S, partial(self._beat, node))
 
@@ -175,6 +179,8 @@ class Cluster:
         engine = self._engines[node]
         # What was logged when the step was planned is true now that it has been computed.
         changes = self._logs[node].take()
+        if self._tiered:
+            self._caches[node].turn()
         engine.step()
         self._wakes[node] = _NEVER
         self._plan(node)
@@ -218,15 +224,14 @@ class Cluster:
 
     def _load(self, node: int, now: float) -> Load:
         load = self._engines[node].load(now)
-        host, setup = self._hosts[node], self._setup
-        if host is None and setup.link_bytes_s is None:
+        setup = self._setup
+        if not self._tiered and setup.link_bytes_s is None:
             return load
         tokens_s = PAGE_TOKENS / setup.block_tokens / setup.profile.kv_bytes
         coming, going = self._fetcher.left(node, now)
         return msgspec.structs.replace(
             load,
-            tiers=load.tiers if host is None else (*load.tiers, host.stats()),
-            promote_rate=0.0 if host is None else setup.profile.host_bytes_s * tokens_s,
+            promote_rate=setup.profile.host_bytes_s * tokens_s if self._tiered else 0.0,
             link_rate=(setup.link_bytes_s or 0.0) * tokens_s,
             pulling_tokens=self._pseudo(coming),
             lending_tokens=self._pseudo(going),

@@ -14,7 +14,6 @@ from functools import partial
 
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.chain import Chain
-from trunkline.loadtest.sim.host import HostTier
 from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.links import Flow, Links
 from trunkline.loadtest.sim.node import EngineModel
@@ -37,6 +36,8 @@ class _Fetch:
     begun_at: float
     held: list[int]
     """Of the node's own device, from the first page on."""
+    below: int = 0
+    """Of its host tier, after these."""
     promoted: int = 0
     pulled: int = 0
     lent: list[int] = field(default_factory=list)
@@ -76,7 +77,6 @@ class Fetcher:
         self,
         setup: Setup,
         caches: Sequence[PageCache],
-        hosts: Sequence[HostTier | None],
         engines: Sequence[EngineModel],
         later: Callable[[float, Callable[[float], None]], None],
         changed: Callable[[int], None],
@@ -89,7 +89,7 @@ class Fetcher:
         link = setup.link_bytes_s or profile.network_bytes_s
         self.links = Links([link, link, profile.host_bytes_s] * setup.nodes)
         self._setup = setup
-        self._caches, self._hosts, self._engines = caches, hosts, engines
+        self._caches, self._engines = caches, engines
         self._later, self._changed = later, changed
         self._shared = shared
         self._page_bytes = profile.kv_bytes * setup.block_tokens
@@ -100,7 +100,7 @@ class Fetcher:
     def submit(self, node: int, job: Job, now: float) -> None:
         """The request has reached the node."""
         cache = self._caches[node]
-        fetch = _Fetch(node, job, now, cache.match(job.chain))
+        fetch = _Fetch(node, job, now, cache.match(job.chain), len(job.chain.below))
         cache.begin(job.chain)
         if self._shared:
             self._pull_shared(fetch, now)
@@ -138,9 +138,7 @@ class Fetcher:
         return None if following is None else self._coming[fetch.node].get(following)
 
     def _promote(self, fetch: _Fetch, now: float) -> None:
-        host = self._hosts[fetch.node]
-        start = len(fetch.held)
-        count = 0 if host is None else host.run(_missing(fetch.job.chain, start))
+        start, count = len(fetch.held), fetch.below
         links = (3 * fetch.node + _HOST,)
         if count and self._pays(fetch, links, start, count):
             fetch.promoted = count
@@ -152,8 +150,7 @@ class Fetcher:
         if source is None or source == fetch.node or self._setup.link_bytes_s is None:
             return
         lent = self._caches[source].match(chain)
-        host = self._hosts[source]
-        held = len(lent) + (0 if host is None else host.run(_missing(chain, len(lent))))
+        held = len(lent) + len(chain.below)
         start = fetch.stop
         links = (3 * source + _OUT, 3 * fetch.node + _IN)
         if held <= start or not self._pays(fetch, links, start, held - start, HANDSHAKE_S):

@@ -104,7 +104,7 @@ class EngineModel:
             max_running=self._profile.max_running,
             prefill_rate=self._prefill_rate.rate * scale,
             utilization=max(0.0, self._utilization.rate),
-            tiers=(self._cache.stats(),),
+            tiers=self._cache.tiers(),
             step_tokens=int(self._profile.step_tokens * scale),
             patience=self._patience,
         )
