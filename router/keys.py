@@ -5,7 +5,7 @@ from array import array
 from trunkline.kernels.core import hash64, page_chain, text_chain
 from trunkline.router.body import Prompt
 from trunkline.shared.canonical import Canonical
-from trunkline.shared.names import PAGE_TOKENS, TEXT_CHUNK
+from trunkline.shared.names import TEXT_CHUNK
 from trunkline.shared.namespace import Namespace
 
 _MAX_SEEDS = 4096
@@ -36,14 +36,13 @@ class PromptKeys:
     Tokens of text are estimated from its bytes; `bytes_per_token` is what was learned about the model.
     """
 
-    __slots__ = ("_bytes_per_token", "_content", "_salt", "_seeds", "text_bytes", "tokens")
+    __slots__ = ("_content", "_salt", "_seeds", "text_bytes", "tokens")
 
     def __init__(self, prompt: Prompt, salt: str, seeds: Seeds, bytes_per_token: float) -> None:
         content = prompt.content
         self._content = content
         self._salt = salt
         self._seeds = seeds
-        self._bytes_per_token = bytes_per_token
         if isinstance(content, Canonical):
             self.text_bytes = sum(map(len, content.texts))
             """Bytes of text in UTF-8; 0 for token ids."""
@@ -61,23 +60,8 @@ class PromptKeys:
         seed = self._seeds.get(namespace, self._salt, text=True)
         return text_chain(seed, content.frames, content.texts, TEXT_CHUNK, content.closed)
 
-    def depths(self, counts: list[int]) -> list[int]:
-        """Tokens that so many leading keys cover, for each of the counts."""
+    @property
+    def text(self) -> tuple[list[bytes], list[bytes | str], bool] | None:
+        """Frames, texts, and whether they are closed: by these a key stands for tokens. None for token ids."""
         content = self._content
-        if isinstance(content, array):
-            return [count * PAGE_TOKENS for count in counts]
-        return [self._covered(content, count) for count in counts]
-
-    def _covered(self, content: Canonical, count: int) -> int:
-        covered, closed = 0, content.closed
-        for frame, text in zip(content.frames, content.texts, strict=True):
-            size, framing = len(text), len(frame)
-            keys = (framing + size) // TEXT_CHUNK
-            if closed and keys * TEXT_CHUNK < framing + size:
-                keys += 1  # The last one, which is not whole.
-            if count <= keys:
-                covered += min(max(0, count * TEXT_CHUNK - framing), size)
-                break
-            covered += size if closed else max(0, keys * TEXT_CHUNK - framing)
-            count -= keys
-        return min(int(covered / self._bytes_per_token), self.tokens)
+        return None if isinstance(content, array) else (content.frames, content.texts, content.closed)

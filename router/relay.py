@@ -222,7 +222,7 @@ class Relay:
     # Tries.
 
     def _has_next(self) -> bool:
-        return self._try + 1 < min(len(self._placement.order), self._context.settings.max_tries)
+        return self._try + 1 < min(self._placement.ranked, self._context.settings.max_tries)
 
     def _move_on(self, reason: str) -> None:
         self._context.counters.retries += 1

@@ -37,7 +37,7 @@ class RequestTrace:
             "trunkline.node": best.node.name,
             "trunkline.prompt_tokens": placement.tokens,
             "trunkline.matched_tokens": best.matched,
-            "trunkline.candidates": len(placement.order),
+            "trunkline.candidates": placement.ranked,
         }
         self._tracing.stage("place", self._root, now - round(seconds * 1e9), now, attributes)
 

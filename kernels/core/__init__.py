@@ -1,4 +1,4 @@
-"""The Rust core: key chains, prefix index, page pool, page locator. What is here is typed in `_core.pyi`."""
+"""The Rust core: key chains, prefix index, ranking, page pool, page locator. What is here is typed in `_core.pyi`."""
 
 from trunkline.kernels.core._core import (
     MAX_BATCH,
@@ -7,12 +7,15 @@ from trunkline.kernels.core._core import (
     NOT_LENT,
     PAGE_TOKENS,
     SEGMENT_END,
+    Candidates,
     Generations,
     Heat,
     Lender,
     PagePool,
     PageSlots,
     PrefixIndex,
+    Ranker,
+    Ranking,
     Splicer,
     StreamEnd,
     decode_locate,
@@ -22,10 +25,9 @@ from trunkline.kernels.core._core import (
     fetch_pages,
     hash64,
     page_chain,
-    rank,
     sample,
+    spanned,
     text_chain,
-    weigh,
 )
 
 __all__ = [
@@ -35,12 +37,15 @@ __all__ = [
     "NOT_LENT",
     "PAGE_TOKENS",
     "SEGMENT_END",
+    "Candidates",
     "Generations",
     "Heat",
     "Lender",
     "PagePool",
     "PageSlots",
     "PrefixIndex",
+    "Ranker",
+    "Ranking",
     "Splicer",
     "StreamEnd",
     "decode_locate",
@@ -50,8 +55,7 @@ __all__ = [
     "fetch_pages",
     "hash64",
     "page_chain",
-    "rank",
     "sample",
+    "spanned",
     "text_chain",
-    "weigh",
 ]

@@ -5,7 +5,7 @@ Anything else that has a buffer raises ValueError, anything that has none raises
 raise ValueError, seeds out of range OverflowError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, final
 
 from typing_extensions import Buffer
@@ -26,44 +26,11 @@ def hash64(data: Buffer, seed: int = 0) -> int:
 def page_chain(seed: int, tokens: Buffer) -> bytes:
     """Packed keys (u64), one for each whole page of 16 tokens (i32)."""
 
-def weigh(
-    board: Buffer,
-    sizes: int,
-    smallest: int,
-    rows: Buffer,
-    tiers: Buffer,
-    claimed: Buffer,
-    depths: list[int],
-    uses: list[float],
-    memory_s: float,
-    tokens: int,
-    per_token: float,
-    per_pair: float,
-) -> bytearray:
-    """What each of `rows` (u32, rows of the board) could do for a prompt of so many tokens: work, wait, load, tokens
-    held, time of its last report (f64).
-
-    A row of the board is f64s: load, time of the report, wait, drag, seconds per token from the host tier and from
-    disk, and whether what follows counts: for each size what a prompt of it need not wait, and for each how much more
-    it drags. `tiers` are
-    (row, device, host, disk) u32s, tokens that are held there; `claimed` (row, place in `depths`) u32s. The most said
-    of a row counts. What is held in lower tiers is brought, as far as the prompt is computed sooner then. Sizes are
-    by bits of the tokens to compute; fewer than `smallest` bits are size 0. `depths` ascend, and `uses` says of each
-    how many requests came within about `memory_s` for as much of the prompt: so much less does a copy of it cost.
-    Raises ValueError for a row that the board lacks.
-    """
-
-def rank(
-    offers: Buffer, weight: float, limit: float, full_s: float, tie: float, negligible_s: float, draw: float, most: int
-) -> list[int]:
-    """Positions of the best offers, at most so many, by `work + weight * wait`; `full_s` more above `limit`.
-
-    Costs within the share `tie`, and `negligible_s`, of the least are equal; `draw` (0 to 1) chooses among them, but
-    never one that is worse in work or wait and better in neither.
-    """
-
 def sample(keys: Buffer, dense: int, stride: int) -> bytes:
     """Of packed keys the first `dense`, then every `stride`-th, and the last."""
+
+def spanned(count: int, dense: int, stride: int) -> int:
+    """How many keys of a chain that is long enough so many leading ones of its sample stand for."""
 
 def encode_locate(
     namespace: bytes, first: int, count: int, wait_ms: int, lease_ms: int, rungs: Sequence[tuple[int, int]]
@@ -173,6 +140,99 @@ class Generations:
 
     def keys(self) -> int:
         """Distinct keys, those in both indices counted twice."""
+
+@final
+class Candidates:
+    """Nodes that share a chain."""
+
+    def __new__(cls, nodes: Sequence[int], index: PrefixIndex | None, claims: Generations) -> Candidates:
+        """By their numbers. What they hold is in the index; None: what they were given is all that is known."""
+
+@final
+class Ranker:
+    """Weighs and ranks nodes by what their accounts say. The formulas are in `router/scheduler/cost.py`."""
+
+    def __new__(
+        cls,
+        accounts: bytearray,
+        passing: bytearray,
+        links: bytearray,
+        *,
+        sizes: int,
+        smallest: int,
+        chunk: int,
+        dense: int,
+        stride: int,
+        memory_s: float,
+        limit: float,
+        full_s: float,
+        tie: float,
+        negligible_s: float,
+        most: int,
+        latency_s: float,
+        readers: int,
+    ) -> Ranker:
+        """Rows of f64s by node, which are read at every call. Of `accounts`: load, time of the last report, wait, drag,
+        seconds per token from the host tier and from disk, and whether the rows of `passing` and of `links` count. Of
+        `passing`: what a prompt need not wait, for each of the `sizes`, and for each how much more it drags; sizes are
+        by bits of the tokens to compute, fewer than `smallest` are size 0. Of `links`: tokens per second, when they are
+        free of what comes in and of what goes out, tokens that the node takes without pushing out what is in use, and
+        without pushing anything out, and tokens of a step.
+
+        `chunk`: bytes of a text key. `dense`, `stride`: of samples. `memory_s`: of uses. A load above `limit` adds
+        `full_s` to a cost; costs within the share `tie`, and `negligible_s`, of the least are equal; so many at `most`
+        are ranked. A pull begins `latency_s` after it is asked for; so many `readers` are considered."""
+
+    def rank(
+        self,
+        candidates: tuple[Candidates, ...],
+        chains: list[bytes],
+        text: tuple[list[bytes], list[bytes | str], bool] | None,
+        tokens: int,
+        bytes_per_token: float,
+        per_token: float,
+        per_pair: float,
+        found: float,
+        weight: float,
+        draw: float,
+        now: float,
+        relief: dict[int, Callable[[float], float]] | None,
+    ) -> tuple[Ranking, list[bytes]]:
+        """Of a prompt of so many tokens, whose chain is given for each group of candidates; with the sample of each.
+
+        `text`: frames, texts and whether they are closed, as for `text_chain`; None for token ids. Prefill costs
+        `per_token` and `per_pair`; a token that is pushed out would have been `found` so often. `weight` is of a wait;
+        `draw` (0 to 1) chooses among equals, but never one that is worse in work and wait and better in neither.
+        `relief`: of a node's wait, by its work, what does not count. Raises ValueError for a node without accounts."""
+
+@final
+class Ranking:
+    """Offers of all candidates, one group after the other, and the best of them in order."""
+
+    ranked: int
+    """How many are in order."""
+
+    def __len__(self) -> int:
+        """How many were weighed."""
+
+    def choice(self, rank: int) -> tuple[int, int, int, int | None, int]:
+        """Group, position in it, tokens held, position of the node to pull from, tokens to pull. Rank 0 is the best.
+        Raises IndexError beyond `ranked`."""
+
+    def prefer(self, rank: int) -> None:
+        """That one is the best now, the others keep their order."""
+
+    def offers(self) -> list[tuple[float, float, float, float, float]]:
+        """Work, wait, load, tokens held, time of the last report."""
+
+    def known(self, group: int) -> list[tuple[int, int, int, int]]:
+        """(node, device, host, disk): tokens that it holds there."""
+
+    def claimed(self, group: int) -> list[tuple[int, int]]:
+        """(node, tokens): what it will hold because of what it was given."""
+
+    def pulls(self, group: int) -> list[tuple[int, int, int]]:
+        """(position, position of the node to pull from, tokens)."""
 
 @final
 class Heat:

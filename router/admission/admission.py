@@ -13,6 +13,7 @@ what it will overtake.
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 
 from trunkline.router.admission.drain import Drain, retry_after
@@ -20,7 +21,6 @@ from trunkline.router.admission.flow import Flow, Refusal
 from trunkline.router.admission.lane import Lane
 from trunkline.router.admission.passage import Passage
 from trunkline.router.nodes import Node, NodeState
-from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Scheduler
 from trunkline.router.settings import AdmissionSettings
@@ -98,20 +98,20 @@ class Admission:
         """A request, where everybody is one tenant."""
         return Passage(self._everybody, priority, 0.0, request_id)
 
-    def relief(self, tenant: Tenant) -> Callable[[NodeLoad, float], float] | None:
+    def relief(self, tenant: Tenant) -> dict[int, Callable[[float], float]] | None:
         """For the scheduler: of a node's wait, what so much work of this tenant would overtake. None: nothing."""
         if not self.held:
             return None
         flow = self._flows[tenant.name]
-        return lambda load, seconds: load.lane.overtaken_s(flow, seconds) if load.lane is not None else 0.0
+        return {lane.node.index: partial(lane.overtaken_s, flow) for lane in self._holding}
 
     def prefer(self, one: Passage, placement: Placement) -> Choice:
         """Puts first the best node that it fits on now; if there is none, it waits for the best of all. Returns it."""
-        for rank in range(len(placement.order)):
+        for rank in range(placement.ranked):
             choice = placement.choice(rank)
             one.room = choice.uncached + int(one.flow.reply_tokens)
             if not choice.load.full if choice.load.lane is None else choice.load.lane.fits(one):
-                placement.order.insert(0, placement.order.pop(rank))
+                placement.prefer(rank)
                 return choice
         return placement.choice(0)
 

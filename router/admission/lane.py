@@ -104,8 +104,6 @@ class Lane:
 
     def overtaken_s(self, flow: Flow, seconds: float) -> float:
         """Of what is held here, what goes after a request of this flow that comes now: others' beyond their share."""
-        if not self.held:
-            return 0.0
         here, weight = self._here.get(flow), flow.limits.weight
         own = here.held_s if here is not None else 0.0
         weights = self._weights - (weight if here is not None and here.held else 0.0)

@@ -3,7 +3,6 @@
 from collections import deque
 from itertools import islice
 
-from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.decision import Decision
 from trunkline.shared.metrics.router import DECISION
 
@@ -31,8 +30,7 @@ class Decisions:
         decision.request_id = request_id
         kept = self._kept
         kept.append(decision)
-        nodes = cost.count(decision.offers)
-        if nodes != self._nodes:
+        if decision.ranking is not None and (nodes := len(decision.ranking)) != self._nodes:
             self._resize(nodes)
         while len(kept) > self._room:
             kept.popleft().forget()

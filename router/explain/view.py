@@ -10,7 +10,6 @@ import msgspec
 from trunkline.router.node import Node
 from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.decision import Decision
-from trunkline.router.scheduler.placement import Match
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.settings import SchedulerSettings
 
@@ -91,28 +90,24 @@ def _brief(
 
 def _candidates(decision: Decision, settings: SchedulerSettings) -> list[_Candidate]:
     """In the order in which the ranking numbers them."""
-    offers = cost.unpacked(decision.offers)
+    if decision.ranking is None:
+        return []
+    offers = decision.ranking.offers()
     costs = cost.costs(offers, decision.weight, math.inf)
     ranked = cost.costs(offers, decision.weight, settings.load_limit)
     numbers = zip(offers, costs, ranked, strict=True)
     candidates = []
-    for match in decision.matches:
-        tiers, claimed = _tiers(match), match.claims()
-        for at, node in enumerate(match.group.nodes):
-            summary = "assumed" if match.group.assumed else "unknown" if node.index in decision.unknown else "known"
-            held = tiers.get(node.index, {"device": 0, "host": 0, "disk": 0})
-            held["claimed"] = max(0, claimed.get(node.index, 0) - sum(held.values()))
-            held["pulled"] = match.pulls[at].tokens if at in match.pulls else 0
+    for place, group in enumerate(decision.groups):
+        known = {node: tiers for node, *tiers in decision.ranking.known(place)}
+        claimed = dict(decision.ranking.claimed(place))
+        pulled = {at: tokens for at, _, tokens in decision.ranking.pulls(place)}
+        for at, node in enumerate(group.nodes):
+            summary = "assumed" if group.assumed else "unknown" if node.index in decision.unknown else "known"
+            device, host, disk = known.get(node.index, (0, 0, 0))
+            beyond = max(0, claimed.get(node.index, 0) - device - host - disk)
+            held = {"device": device, "host": host, "disk": disk, "claimed": beyond, "pulled": pulled.get(at, 0)}
             candidates.append(_Candidate(node, *next(numbers), summary, held))
     return candidates
-
-
-def _tiers(match: Match) -> dict[int, dict[str, int]]:
-    flat = iter(memoryview(match.tiers).cast("I"))
-    return {
-        node: {"device": device, "host": host, "disk": disk}
-        for node, device, host, disk in zip(flat, flat, flat, flat, strict=True)
-    }
 
 
 def _tried(decision: Decision) -> list[Node]:

@@ -23,11 +23,11 @@ from collections.abc import Callable
 
 from trunkline.kernels.core import Generations
 from trunkline.kernels.core import sample as every
+from trunkline.kernels.core import spanned as keys_of
 
 DENSE, STRIDE = 32, 4
 DEMAND_S = 10.0
 """How far back it counts that a prefix was asked for: long enough to tell a rate, short enough to follow it."""
-_KEY_BYTES = 8
 
 
 def sample(keys: bytes) -> bytes:
@@ -35,18 +35,9 @@ def sample(keys: bytes) -> bytes:
     return every(keys, DENSE, STRIDE)
 
 
-def unsampled(counts: list[int], keys: bytes) -> list[int]:
-    """How many keys of the chain so many leading keys of its sample stand for, for each of the counts (ascending)."""
-    if not counts or counts[-1] <= DENSE:
-        return counts
-    whole = list(map(spanned, counts))
-    whole[-1] = min(whole[-1], len(keys) // _KEY_BYTES)  # The last group of a chain may be a smaller one.
-    return whole
-
-
 def spanned(count: int) -> int:
-    """The same of a chain that is long enough."""
-    return count if count <= DENSE else DENSE + (count - DENSE) * STRIDE
+    """How many keys of a chain that is long enough so many leading keys of its sample stand for."""
+    return keys_of(count, DENSE, STRIDE)
 
 
 class Claims:
@@ -57,13 +48,14 @@ class Claims:
         self._half_keys = max_keys // 2
         self._clock = clock
         # The bound is enforced by rotation; twice as many keys is room for the insertion that crosses it.
-        self._generations = Generations(2 * self._half_keys, DEMAND_S)
-        self.match = self._generations.given
+        self.generations = Generations(2 * self._half_keys, DEMAND_S)
+        """As the core reads them."""
+        self.match = self.generations.given
         """Who has claims on a sample as of now: (node index, place in the lists) u32s; the lists say how many leading
         keys that is, and how many placements in `DEMAND_S` share as many with one before, if it goes on as lately."""
-        self.forget = self._generations.clear
+        self.forget = self.generations.clear
         """Every claim on the node is void."""
-        self.keys = self._generations.keys
+        self.keys = self.generations.keys
         """Distinct keys held, those in both generations counted twice."""
         self._young_keys = 0
         """Insertions into the young generation; at least its distinct keys."""
@@ -74,7 +66,7 @@ class Claims:
         now = self._clock()
         if self._young_keys >= self._half_keys or now >= self._born + self._half_ttl:
             silent = now >= self._born + 2 * self._half_ttl  # Nothing was inserted for so long that both are too old.
-            self._generations.turn(silent)
+            self.generations.turn(silent)
             self._young_keys = 0
             self._born = now
-        self._young_keys += self._generations.give(node, sampled, self._half_keys, now)
+        self._young_keys += self.generations.give(node, sampled, self._half_keys, now)

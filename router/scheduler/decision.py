@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trunkline.kernels.core import Ranking
 from trunkline.router.node import Node
 from trunkline.shared.errors import RequestError
 from trunkline.shared.wire import Finished
 
 if TYPE_CHECKING:
-    from trunkline.router.scheduler.placement import Match
+    from trunkline.router.scheduler.placement import Group
 
 
 class Decision(msgspec.Struct, eq=False, gc=False):
@@ -24,10 +25,10 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     model: str
     tokens: int
     """Of the whole prompt, estimated."""
-    matches: "Sequence[Match]"
+    groups: "Sequence[Group]"
     """Empty when the decision is forgotten."""
-    offers: bytes | bytearray
-    """Of all nodes of all matches, see `cost`; empty when the decision is forgotten."""
+    ranking: Ranking | None
+    """Of all nodes of all groups; None when the decision is forgotten."""
     weight: float
     """Of the wait."""
     per_token: float
@@ -58,7 +59,7 @@ class Decision(msgspec.Struct, eq=False, gc=False):
 
     def forget(self) -> None:
         """What is large of it: the request may be under way for long, and hold it."""
-        self.matches, self.offers = (), b""
+        self.groups, self.ranking = (), None
 
     def refused(self, error: RequestError) -> None:
         """Instead of a response there was an error."""
@@ -68,4 +69,4 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     @property
     def blind(self) -> bool:
         """Whether the summary of a candidate was not known: a hit may have been missed."""
-        return any(not self.unknown.isdisjoint(match.group.positions) for match in self.matches)
+        return any(not self.unknown.isdisjoint(group.numbers) for group in self.groups)

@@ -4,29 +4,22 @@
 class Link:
     """In tokens of KV. Each direction carries one pull after the other. Seconds are of the scheduler's clock."""
 
-    __slots__ = ("_in_free_at", "_out_free_at", "rate")
+    __slots__ = ("in_free_at", "out_free_at", "rate")
 
     def __init__(self) -> None:
         self.rate = 0.0
         """In each direction, as last reported; 0: the node neither pulls nor lends."""
-        self._in_free_at = self._out_free_at = 0.0
+        self.in_free_at = self.out_free_at = 0.0
+        """Of pulls that began."""
 
     def report(self, rate: float, pulling: int, lending: int, now: float) -> None:
         """What the node says itself, of other routers' pulls too: so many tokens are still to come and to go."""
         self.rate = rate
         if rate > 0.0:
-            self._in_free_at = max(self._in_free_at, now + pulling / rate)
-            self._out_free_at = max(self._out_free_at, now + lending / rate)
-
-    def busy_s(self, now: float) -> float:
-        """Until what is lent already has gone."""
-        return max(0.0, self._out_free_at - now)
-
-    def seconds(self, lender: "Link", tokens: int, now: float) -> float:
-        """How long a pull from there would take, if it began now."""
-        return max(now, self._in_free_at, lender._out_free_at) - now + tokens / min(self.rate, lender.rate)
+            self.in_free_at = max(self.in_free_at, now + pulling / rate)
+            self.out_free_at = max(self.out_free_at, now + lending / rate)
 
     def pull(self, lender: "Link", tokens: int, now: float) -> None:
         """It begins."""
-        until = now + self.seconds(lender, tokens, now)
-        self._in_free_at = lender._out_free_at = until
+        begins = max(now, self.in_free_at, lender.out_free_at)
+        self.in_free_at = lender.out_free_at = begins + tokens / min(self.rate, lender.rate)

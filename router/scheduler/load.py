@@ -19,7 +19,7 @@ report says beyond them all is of somebody who tells nothing.
 import math
 from typing import TYPE_CHECKING
 
-from trunkline.router.scheduler.board import Row
+from trunkline.router.scheduler.board import Board, Row
 from trunkline.router.scheduler.bus import Bus
 from trunkline.router.scheduler.link import Link
 from trunkline.router.scheduler.prefill import Pace, Prices, pairs
@@ -184,6 +184,12 @@ class NodeLoad:
         self.running -= 1
         self._change()
 
+    def pull(self, lender: "NodeLoad", tokens: int, now: float) -> None:
+        """So much of a prompt comes from there."""
+        self.link.pull(lender.link, tokens, now)
+        self._change()
+        lender._change()
+
     def hold(self, seconds: float) -> None:
         """So much more prefill waits at the router for this node; negative: less."""
         self.held_s += seconds
@@ -234,7 +240,7 @@ class NodeLoad:
 
     def retire(self) -> None:
         """Another account is kept of the node from here on; this one goes on for what is still under way on it."""
-        self._row = Row(bytearray(), 0)
+        self._row = Board().row(0)
 
     def turn(self, now: float) -> None:
         """Time has gone by: what was reported too long ago is not believed any more. Prices the account."""
@@ -279,8 +285,12 @@ class NodeLoad:
             self._row.passing(*self.passed, *self.longer)
         else:
             self.passed, self.longer = NOBODY
-        bus, passes = self.bus, self.passed is not NOBODY[0]
-        self._row.account(self.fill, self._reported_at, wait_s, self.excess, bus.host_s, bus.disk_s, passes)
+        bus, passes, linked = self.bus, self.passed is not NOBODY[0], self.link.rate > 0.0
+        self._row.account(self.fill, self._reported_at, wait_s, self.excess, bus.host_s, bus.disk_s, passes, linked)
+        if linked:
+            link = self.link
+            spare = self.spare - self.pending
+            self._row.link(link.rate, link.in_free_at, link.out_free_at, spare, self.room.value, self.step_tokens)
 
     def _recent_work(self, now: float) -> float:
         """Share of its time, at the prices of now: what they were when it was placed may have been far off."""

@@ -2,23 +2,23 @@
 
 import random
 import time
-from array import array
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from trunkline.kernels.core import PrefixIndex
+from trunkline.kernels.core import Candidates, PrefixIndex
 from trunkline.router.body import Prompt
 from trunkline.router.keys import PromptKeys, Seeds
 from trunkline.router.nodes import Node, NodeListener
-from trunkline.router.scheduler import cost, pull
+from trunkline.router.scheduler import cost
 from trunkline.router.scheduler.accuracy import Accuracy
-from trunkline.router.scheduler.board import Row
+from trunkline.router.scheduler.board import Board
 from trunkline.router.scheduler.bus import Bus
-from trunkline.router.scheduler.claims import Claims, sample, unsampled
+from trunkline.router.scheduler.claims import Claims
 from trunkline.router.scheduler.decision import Decision
 from trunkline.router.scheduler.load import NodeLoad
-from trunkline.router.scheduler.placement import Choice, Group, Match, Placement
+from trunkline.router.scheduler.placement import Choice, Group, Placement
 from trunkline.router.scheduler.prefill import Prices
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
@@ -39,6 +39,15 @@ class Ticket(msgspec.Struct, gc=False):
     begun: bool = False
 
 
+class _Grouped(NamedTuple):
+    """The nodes that serve a model."""
+
+    nodes: Sequence[Node]
+    groups: tuple[Group, ...]
+    candidates: tuple[Candidates, ...]
+    """Of the groups, in their order."""
+
+
 class Scheduler(NodeListener):
     """Used on the event loop only."""
 
@@ -52,16 +61,15 @@ class Scheduler(NodeListener):
         self._chance = random.Random(settings.seed)  # noqa: S311  # Spreads load; guards nothing.
         self._loads: dict[Node, NodeLoad] = {}
         self.prices = Prices(settings.prefill_rate)
-        self._board = bytearray()
+        self._board = Board()
+        self._rank = cost.ranker(self._board, settings).rank
         self._dirty: list[NodeLoad] = []
         """Accounts that are to be priced before they are looked at."""
         self._unknown: frozenset[int] = frozenset()
         """Nodes, by that number, whose summary is not known, as of the last weighing."""
         self._weigh_at = 0.0
         self._queue_weight = settings.max_weight
-        self._linked = False
-        """Whether nodes can pull from each other, as of the last weighing."""
-        self._groups: dict[str, tuple[Sequence[Node], tuple[Group, ...]]] = {}
+        self._groups: dict[str, _Grouped] = {}
         self.burst_claims = Claims(settings.burst_ttl, settings.max_claims, clock)
         self.assumed_claims = Claims(settings.assumed_ttl, settings.max_claims, clock)
         self.accuracy = Accuracy(settings.bytes_per_token)
@@ -71,47 +79,37 @@ class Scheduler(NodeListener):
         prompt: Prompt,
         salt: str,
         candidates: Sequence[Node],
-        relief: Callable[[NodeLoad, float], float] | None = None,
+        relief: dict[int, Callable[[float], float]] | None = None,
     ) -> Placement:
         """Ranks the candidates, of which there is at least one. Claims nothing yet: `start` does.
 
-        `relief`: of a node's wait, what a request of so much work would overtake.
+        `relief`: by number in the index, of a node's wait, what a request of so much work would overtake.
         """
-        keys = PromptKeys(prompt, salt, self._seeds, self.accuracy.bytes_per_token(prompt.model))
-        tokens, prices = keys.tokens, self.prices
-        parts: list[bytearray] = []
-        matches: list[Match] = []
-        claims: list[bytes] = []
-        groups = self._grouped(prompt.model, candidates)
-        settings, now = self._settings, self._clock()
+        keys = PromptKeys(prompt, salt, self._seeds, bytes_per_token := self.accuracy.bytes_per_token(prompt.model))
+        grouped = self._grouped(prompt.model, candidates)
+        groups, prices, now = grouped.groups, self.prices, self._clock()
         if now >= self._weigh_at:
             self._weigh(now)  # First: it brings the accounts up to date.
-        weight = self._queue_weight
         for load in self._dirty:
             load.settle()
         self._dirty.clear()
-        for group in groups:
-            chain = keys.chain(group.namespace)
-            claim = sample(chain)
-            claims.append(claim)
-            assumed = group.assumed
-            claimed, counts, uses = (self.assumed_claims if assumed else self.burst_claims).match(claim, now)
-            depths = keys.depths(unsampled(counts, chain)) if counts else counts
-            match = Match(group, b"" if assumed else self._index.match(chain), claimed, depths)
-            matches.append(match)
-            part = cost.weigh(self._board, group.numbers, match.tiers, claimed, depths, uses, tokens, prices)
-            if self._linked and match.tiers:
-                self._pull(match, part, tokens, now)
-            parts.append(part)
-        offers = parts[0] if len(parts) == 1 else bytearray().join(parts)
-        if relief is not None:
-            loads = [load for match in matches for load in match.group.loads]
-            works = [offer[0] for offer in cost.unpacked(offers)]
-            cost.relieve(offers, list(map(relief, loads, works)))
-        order = cost.rank(offers, weight, settings.load_limit, settings.tie, self._chance)
-        per_token, per_pair = prices.per_token, prices.per_pair
-        decision = Decision(now, prompt.model, tokens, matches, offers, weight, per_token, per_pair, self._unknown)
-        return Placement(matches, claims, order, offers, tokens, keys.text_bytes, decision)
+        tokens, weight, per_token, per_pair = keys.tokens, self._queue_weight, prices.per_token, prices.per_pair
+        ranking, claims = self._rank(
+            grouped.candidates,
+            [keys.chain(group.namespace) for group in groups],
+            keys.text,
+            tokens,
+            bytes_per_token,
+            per_token,
+            per_pair,
+            self.accuracy.found,
+            weight,
+            self._chance.random(),
+            now,
+            relief,
+        )
+        decision = Decision(now, prompt.model, tokens, groups, ranking, weight, per_token, per_pair, self._unknown)
+        return Placement(groups, ranking, claims, tokens, keys.text_bytes, decision)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
@@ -119,7 +117,7 @@ class Scheduler(NodeListener):
         if not choice.assumed:
             self.accuracy.expect(request_id, placement, choice.matched)
         if choice.pull_from is not None:
-            choice.load.link.pull(self.load_of(choice.pull_from).link, choice.pulled, self._clock())
+            choice.load.pull(self.load_of(choice.pull_from), choice.pulled, self._clock())
         window = choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())
         return Ticket(choice, placement.tokens, window)
 
@@ -149,7 +147,7 @@ class Scheduler(NodeListener):
                 settings.max_running,
                 settings.decode_s,
                 self._clock(),
-                Row(self._board, node.index),
+                self._board.row(node.index),
                 Bus(settings.promote_rate, settings.disk_rate),
                 self._dirty,
             )
@@ -182,47 +180,34 @@ class Scheduler(NodeListener):
         loads = self._loads.values()
         for load in loads:
             load.turn(now)
-        self._linked = any(load.link.rate for load in loads)
         rho = sum(load.utilisation(now) for load in loads) / max(1, len(loads))
         self._queue_weight = cost.queue_weight(rho, self._settings.min_weight, self._settings.max_weight)
 
-    def _pull(self, match: Match, offers: bytearray, tokens: int, now: float) -> None:
-        """Replaces the offers of nodes that had better pull. What is claimed is not there yet, so nobody lends it."""
-        loads, positions = match.group.loads, match.group.positions
-        known = {positions[node]: count for node, count in match.known().items() if node in positions}
-        source = pull.lender(loads, known, now)
-        if source is None:
-            return
-        held = {positions[node]: count for node, count in match.held().items() if node in positions}
-        held[source] = known[source]
-        weight, found = self._queue_weight, self.accuracy.found
-        unpacked = cost.unpacked(offers)
-        match.pulls = pull.pulls(loads, held, source, tokens, self.prices, weight, unpacked, found, now)
-        for at, one in match.pulls.items():
-            cost.replace(offers, at, one.offer)
-
-    def _grouped(self, model: str, candidates: Sequence[Node]) -> tuple[Group, ...]:
+    def _grouped(self, model: str, candidates: Sequence[Node]) -> "_Grouped":
         """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""
         known = self._groups.get(model)
-        if known is not None and known[0] is candidates:
-            return known[1]
+        if known is not None and known.nodes is candidates:
+            return known
         members: dict[tuple[Namespace, bool], list[Node]] = {}
         for node in candidates:
             served = node.models.get(model) if node.models is not None else None
             namespace = Namespace(model, "", "assumed") if served is None else served.namespace
             members.setdefault((namespace, node.summary is SummaryStatus.ASSUMED), []).append(node)
-        groups = tuple(
-            Group(
-                namespace,
-                assumed,
-                tuple(nodes),
-                tuple(self.load_of(node) for node in nodes),
-                {node.index: at for at, node in enumerate(nodes)},
-                array("I", [node.index for node in nodes]).tobytes(),
-            )
-            for (namespace, assumed), nodes in members.items()
-        )
+        groups = tuple(self._group(*kind, tuple(nodes)) for kind, nodes in members.items())
         if len(self._groups) >= 1024:
             self._groups.clear()
-        self._groups[model] = (candidates, groups)
-        return groups
+        grouped = _Grouped(candidates, groups, tuple(group.candidates for group in groups))
+        self._groups[model] = grouped
+        return grouped
+
+    def _group(self, namespace: Namespace, assumed: bool, nodes: tuple[Node, ...]) -> Group:
+        numbers = [node.index for node in nodes]
+        index, claims = (None, self.assumed_claims) if assumed else (self._index, self.burst_claims)
+        return Group(
+            namespace,
+            assumed,
+            nodes,
+            tuple(self.load_of(node) for node in nodes),
+            frozenset(numbers),
+            Candidates(numbers, index, claims.generations),
+        )

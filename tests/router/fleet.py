@@ -12,8 +12,8 @@ from trunkline.router.scheduler.scheduler import Scheduler, Ticket
 from trunkline.router.scheduler.sizes import size_of
 from trunkline.router.settings import SchedulerSettings
 from trunkline.router.summaries import SummaryStatus
-from trunkline.shared.canonical import of_prompt
-from trunkline.shared.names import Tier
+from trunkline.shared.canonical import Canonical, of_prompt
+from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.namespace import Namespace
 from trunkline.shared.wire import ServedModel
 
@@ -61,10 +61,21 @@ class Fleet:
 
     def holds(self, node: int, prompt: Prompt, tier: Tier = Tier.DEVICE) -> None:
         """The node has published the whole prompt."""
-        keys = PromptKeys(prompt, "", Seeds(), 4.0)
-        chain = keys.chain(SPACE)
-        depths = array("I", keys.depths(list(range(1, len(chain) // 8 + 1))))
-        self.index.store(node, chain, depths, tier)
+        chain = PromptKeys(prompt, "", Seeds(), 4.0).chain(SPACE)
+        self.index.store(node, chain, depths(prompt, 4.0), tier)
+
+
+def depths(prompt: Prompt, bytes_per_token: float) -> "array[int]":
+    """Tokens of a prompt that each of its keys covers, in their order."""
+    content = prompt.content
+    if not isinstance(content, Canonical):
+        return array("I", range(PAGE_TOKENS, len(content) + 1, PAGE_TOKENS))
+    covered = []
+    for segment, end in content.boundaries():
+        before = sum(map(len, content.texts[:segment]))
+        covered.append(int((before + max(0, end - len(content.frames[segment]))) / bytes_per_token))
+    most = max(1, int(sum(map(len, content.texts)) / bytes_per_token))
+    return array("I", [min(tokens, most) for tokens in covered])
 
 
 def text(seed: int, size: int = 4000) -> Prompt:

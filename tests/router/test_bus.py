@@ -4,7 +4,6 @@ import pytest
 
 from tests.router.fleet import Fleet, text
 from trunkline.router.scheduler.bus import Bus
-from trunkline.router.scheduler.cost import unpacked
 from trunkline.shared.names import Tier
 from trunkline.shared.wire import Load
 
@@ -53,7 +52,7 @@ def test_bringing_a_prefix_overlaps_with_the_wait_for_ones_turn() -> None:
     for node in fleet.nodes:
         fleet.scheduler.load_of(node).hold(0.5)
     placement = fleet.scheduler.place(text(1, 8000), "", fleet.nodes)
-    work, wait, *_ = unpacked(placement.offers)[0]
+    work, wait, *_ = placement.ranking.offers()[0]
     assert placement.choice(0).node is fleet.nodes[0]
     choice = placement.choice(0)
     assert work == fleet.scheduler.prices.seconds(choice.uncached, choice.matched)

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.router.scheduler.claims import DEMAND_S, DENSE, STRIDE, Claims, sample, unsampled
+from tests.router.fleet import Fleet, depths
+from trunkline.router.body import Prompt
+from trunkline.router.scheduler.claims import DEMAND_S, DENSE, STRIDE, Claims, sample, spanned
+from trunkline.shared.canonical import Message, of_chat, of_prompt
 
 
 class Clock:
@@ -112,9 +115,9 @@ def test_sampled_match_is_short_by_less_than_a_stride(length: int, common: int) 
     claims.insert(3, sample(keys))
     common = min(common, length)
     other = keys[: 8 * common] + fresh(50, chance)
-    (found,) = unsampled([claimed(claims, sample(other)).get(3, 0)], other)
+    found = spanned(claimed(claims, sample(other)).get(3, 0))
     assert common - (STRIDE - 1 if common > DENSE else 0) <= found <= common
-    assert unsampled([claimed(claims, sample(keys)).get(3, 0)], keys) == [length]
+    assert length <= spanned(claimed(claims, sample(keys)).get(3, 0)) < length + STRIDE
 
 
 def test_very_long_chains_are_claimed_as_a_whole() -> None:
@@ -122,3 +125,16 @@ def test_very_long_chains_are_claimed_as_a_whole() -> None:
     keys = fresh(10_000, random.Random(1))
     claims.insert(3, keys)
     assert claimed(claims, keys) == {3: 10_000}
+
+
+@given(st.lists(st.text(max_size=900), min_size=1, max_size=5), st.booleans(), st.integers(0, 60), st.floats(1.0, 8.0))
+def test_what_is_claimed_of_a_text_is_told_in_tokens(
+    texts: list[str], chat: bool, claimed_keys: int, bytes_per_token: float
+) -> None:
+    content = of_chat([Message("user", text) for text in texts]) if chat else of_prompt("".join(texts))
+    fleet, prompt = Fleet(1, exact=False, bytes_per_token=bytes_per_token), Prompt("m", content)
+    placement = fleet.scheduler.place(prompt, "", fleet.nodes)
+    fleet.scheduler.assumed_claims.insert(0, placement.claims[0][: 8 * claimed_keys])
+    keys = min(spanned(claimed_keys), len(content.boundaries()))
+    expected = [(0, depths(prompt, bytes_per_token)[keys - 1])] if keys else []
+    assert fleet.scheduler.place(prompt, "", fleet.nodes).ranking.claimed(0) == expected

@@ -155,8 +155,10 @@ def test_what_a_fair_share_overtakes_is_taken_from_the_wait() -> None:
     fleet = Fleet(2)
     for seed in range(6):
         fleet.send(text(seed))
-    placement = fleet.scheduler.place(text(9), "", fleet.nodes, lambda load, work: 0.75 * load.wait_s)
+    fleet.scheduler.place(text(9), "", fleet.nodes)  # Prices the accounts.
     waits = {node.name: fleet.scheduler.load_of(node).wait_s for node in fleet.nodes}
+    overtaken = {node.index: lambda work, name=node.name: 0.75 * waits[name] for node in fleet.nodes}
+    placement = fleet.scheduler.place(text(9), "", fleet.nodes, overtaken)
     placement.decision.node = placement.choice(0).node
     view = told(placement)
     assert [one["node"] for one in view["candidates"]] == [placement.choice(rank).node.name for rank in range(2)]
@@ -213,7 +215,7 @@ def test_the_ring_keeps_the_newest_and_finds_the_last_of_an_id(ids: list[int], r
     kept = model[-room:]
     assert decisions.newest(1000) == kept[::-1]
     assert decisions.newest(2) == kept[::-1][:2]
-    assert all(not decision.matches and not decision.offers for decision in model[:-room])
+    assert all(not decision.groups and decision.ranking is None for decision in model[:-room])
     for number in range(7):
         last = [decision for decision in kept if decision.request_id == str(number)]
         assert decisions.find(str(number)) is (last[-1] if last else None)
@@ -245,6 +247,7 @@ def test_what_is_kept_stays_within_the_bound_of_memory(count: int) -> None:
             decision.first_byte_s, decision.total_s = number / 7, number / 3
             decision.finished = Finished(decision.request_id, 1000 + number, 900 + number, 800 + number, 0.1, 0.2)
         used = tracemalloc.get_traced_memory()[0]
+        used += sum(sys.getsizeof(decision.ranking) for decision in decisions.newest(500))  # The core's, not traced.
     finally:
         tracemalloc.stop()
     assert len(decisions) < 500

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.router.fleet import offer
-from trunkline.router.scheduler.board import Row
+from trunkline.router.scheduler.board import Board
 from trunkline.router.scheduler.bus import Bus
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices
@@ -20,7 +20,7 @@ RATE = 1000.0
 
 
 def fresh(decode_s: float = 0.0, prices: Prices | None = None) -> NodeLoad:
-    return NodeLoad(prices or Prices(RATE), 10, decode_s, 0.0, Row(bytearray(), 0), Bus(1e5, 1e4), [])
+    return NodeLoad(prices or Prices(RATE), 10, decode_s, 0.0, Board().row(0), Bus(1e5, 1e4), [])
 
 
 def wait(load: NodeLoad, now: float) -> float:

@@ -34,7 +34,7 @@ def test_a_node_with_nothing_to_do_pulls_from_one_that_is_busy() -> None:
     placement = fleet.scheduler.place(text(1, SIZE), "", fleet.nodes)
     choice = placement.choice(0)
     assert (choice.node, choice.pull_from) == (fleet.nodes[1], fleet.nodes[0])
-    assert choice.matched == choice.pulled == placement.matches[0].held()[0]
+    assert choice.matched == choice.pulled == sum(placement.ranking.known(0)[0][1:])
     assert choice.uncached == max(1, placement.tokens - choice.pulled)
 
 
@@ -77,8 +77,9 @@ def test_pulls_from_one_node_wait_for_each_other() -> None:
     alone_s = first.choice.pulled / (1.5 * RATE)
     for pause, expected in ((0.0, 2 * alone_s), (alone_s, alone_s)):
         fleet.now += pause
-        pulls = fleet.scheduler.place(text(1, SIZE), "", fleet.nodes).matches[0].pulls
-        assert pulls[other.index].offer[1] == pytest.approx(expected, abs=0.05)
+        ranking = fleet.scheduler.place(text(1, SIZE), "", fleet.nodes).ranking
+        assert other.index in [at for at, _, _ in ranking.pulls(0)]
+        assert ranking.offers()[other.index][1] == pytest.approx(expected, abs=0.05)
 
 
 def test_a_copy_costs_what_it_pushes_out_of_a_full_cache() -> None:
@@ -90,8 +91,8 @@ def test_a_copy_costs_what_it_pushes_out_of_a_full_cache() -> None:
         request_id = next(iter(fleet.scheduler.accuracy._waiting))
         fleet.scheduler.on_finished(fleet.nodes[1], Finished(request_id, 2000, 2000, 1, 0.0, 0.0))
         fleet.answer(ticket)
-        pulls = fleet.scheduler.place(text(1, SIZE), "", fleet.nodes).matches[0].pulls
-        waits[free] = pulls[1].offer[0] if 1 in pulls else None
+        ranking = fleet.scheduler.place(text(1, SIZE), "", fleet.nodes).ranking
+        waits[free] = ranking.offers()[1][0] if ranking.pulls(0) else None
     assert waits[10_000] == pytest.approx(fleet.scheduler.prices.seconds(1, 2000), abs=0.1)
     assert waits[0] is None or waits[0] > 1.5
 
@@ -115,7 +116,6 @@ def test_pulls_over_a_link_come_one_after_the_other(moves: list[tuple[int, int, 
         if reader == holder:
             continue
         end = max(now, into[reader], out[holder]) + tokens / 2.0
-        assert links[reader].seconds(links[holder], tokens, now) == pytest.approx(end - now)
         links[reader].pull(links[holder], tokens, now)
         into[reader] = out[holder] = end
-        assert links[holder].busy_s(now) == pytest.approx(end - now)
+        assert links[reader].in_free_at == links[holder].out_free_at == pytest.approx(end)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.fleet import offer
-from trunkline.router.scheduler.board import Row
+from trunkline.router.scheduler.board import Board
 from trunkline.router.scheduler.bus import Bus
 from trunkline.router.scheduler.load import NodeLoad
 from trunkline.router.scheduler.prefill import Prices, pairs
@@ -50,7 +50,7 @@ def test_where_shorter_prompts_go_first_they_do_not_wait_for_a_long_one() -> Non
     """And the long one waits for them: each second of theirs counts once more."""
     waits = {}
     for patience in (0.0, 4.0):
-        load = NodeLoad(Prices(1000.0), 10, decode_s=0.0, now=0.0, row=Row(bytearray(), 0), bus=Bus(1e5, 1e4), dirty=[])
+        load = NodeLoad(Prices(1000.0), 10, decode_s=0.0, now=0.0, row=Board().row(0), bus=Bus(1e5, 1e4), dirty=[])
         load.report(Load(patience=patience, step_tokens=100), 0.0)
         load.place(8000, 0, 0.0)
         load.settle()

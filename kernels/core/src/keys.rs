@@ -38,18 +38,6 @@ pub fn page_chain(seed: u64, tokens: &[u8]) -> Vec<u8> {
     keys
 }
 
-/// Of packed keys the first `dense`, then every `stride`-th (at least 1), and the last.
-pub fn sample(keys: &[u8], dense: usize, stride: usize) -> Vec<u8> {
-    let count = keys.len() / KEY_BYTES;
-    let (head, rest) = keys.split_at(dense.min(count) * KEY_BYTES);
-    let mut sampled = Vec::with_capacity(head.len() + rest.len() / stride + KEY_BYTES);
-    sampled.extend_from_slice(head);
-    for group in rest.chunks(stride * KEY_BYTES) {
-        sampled.extend_from_slice(&group[group.len() - KEY_BYTES..]);
-    }
-    sampled
-}
-
 /// A chain over chunks of bytes that never cross a segment's end.
 pub struct TextChain {
     key: u64,

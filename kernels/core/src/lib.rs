@@ -1,5 +1,5 @@
 //! The hot, concurrent mechanism of Trunkline: key chains, prefix index, what nodes were given lately and how
-//! often it was asked for, page pool, heat of pages, offers of nodes, page locator, pages that other nodes read, streams
+//! often it was asked for, ranking of nodes, page pool, heat of pages, page locator, pages that other nodes read, streams
 //! passed on from socket to socket.
 //!
 //! Everything with policy in it is Python. The modules here know nothing of Python either; `python/`
@@ -15,6 +15,10 @@ pub mod locator;
 pub mod offers;
 pub mod pacer;
 pub mod pool;
+pub mod prompt;
+pub mod pulls;
+mod rank;
+pub mod ranking;
 pub mod slots;
 #[cfg(not(loom))]
 pub mod splice;

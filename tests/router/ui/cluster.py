@@ -2,13 +2,12 @@
 
 import json
 import random
-from array import array
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.router.fakes import FakeAgent
-from tests.router.fleet import ExactNode
+from tests.router.fleet import ExactNode, depths
 from tests.router.serving import CHAT, Reply, Served, ask, chat, request, serving
 from trunkline.router.body import read_chat
 from trunkline.router.keys import PromptKeys, Seeds
@@ -41,10 +40,9 @@ class Cluster:
     def publish(self, node: str, text: str, system: str = SYSTEM, tier: Tier = Tier.DEVICE) -> int:
         """The node says that it holds this prompt. Returns its tokens."""
         agent = self.agents[node]
-        keys = PromptKeys(read_chat(json.dumps(_body(text, system)).encode()), "", Seeds(), 4.0)
-        chain = keys.chain(agent.namespace)
-        depths = array("I", keys.depths(list(range(1, len(chain) // 8 + 1))))
-        agent.publisher.stored(chain, depths.tobytes(), tier)
+        prompt = read_chat(json.dumps(_body(text, system)).encode())
+        keys = PromptKeys(prompt, "", Seeds(), 4.0)
+        agent.publisher.stored(keys.chain(agent.namespace), depths(prompt, 4.0).tobytes(), tier)
         return keys.tokens
 
 

@@ -14,7 +14,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 #[pyclass(frozen, module = "trunkline.kernels.core")]
-struct Generations(generations::Generations);
+pub struct Generations(pub generations::Generations);
 
 #[pymethods]
 impl Generations {

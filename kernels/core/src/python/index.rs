@@ -27,7 +27,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 #[pyclass(frozen, module = "trunkline.kernels.core")]
-struct PrefixIndex(index::PrefixIndex);
+pub struct PrefixIndex(pub index::PrefixIndex);
 
 #[pymethods]
 impl PrefixIndex {

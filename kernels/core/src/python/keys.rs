@@ -1,4 +1,4 @@
-//! `hash64`, `page_chain`, `sample`, `text_chain`.
+//! `hash64`, `page_chain`, `sample`, `spanned`, `text_chain`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -6,6 +6,7 @@ use pyo3::types::{PyBytes, PyString};
 
 use super::buffer::View;
 use crate::keys::{self, TextChain, KEY_BYTES, PAGE_TOKENS, SEGMENT_END};
+use crate::prompt::Sampling;
 
 /// Bytes from which it is worth letting other threads run: about 50 us of hashing.
 const LONG: usize = 1 << 18;
@@ -16,6 +17,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(hash64, module)?)?;
     module.add_function(wrap_pyfunction!(page_chain, module)?)?;
     module.add_function(wrap_pyfunction!(sample, module)?)?;
+    module.add_function(wrap_pyfunction!(spanned, module)?)?;
     module.add_function(wrap_pyfunction!(text_chain, module)?)
 }
 
@@ -44,11 +46,21 @@ fn sample<'py>(
     dense: usize,
     stride: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
+    let sampling = sampling(dense, stride)?;
+    let keys = View::packed(keys, KEY_BYTES, "keys")?;
+    Ok(PyBytes::new(py, &sampling.sample(keys.bytes())))
+}
+
+#[pyfunction]
+fn spanned(count: usize, dense: usize, stride: usize) -> PyResult<usize> {
+    Ok(sampling(dense, stride)?.spanned(count))
+}
+
+fn sampling(dense: usize, stride: usize) -> PyResult<Sampling> {
     if stride == 0 {
         return Err(PyValueError::new_err("stride is 0: at least 1"));
     }
-    let keys = View::packed(keys, KEY_BYTES, "keys")?;
-    Ok(PyBytes::new(py, &keys::sample(keys.bytes(), dense, stride)))
+    Ok(Sampling { dense, stride })
 }
 
 #[pyfunction]
@@ -86,7 +98,7 @@ fn text_chain<'py>(
 }
 
 /// The bytes of `bytes`, or of `str` in UTF-8: those of ASCII where they lie, others encoded once and kept by the object.
-fn utf8<'a>(text: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+pub fn utf8<'a>(text: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     match text.cast_exact::<PyBytes>() {
         Ok(bytes) => Ok(bytes.as_bytes()),
         Err(_) => Ok(text.cast::<PyString>()?.to_str()?.as_bytes()),

@@ -8,8 +8,8 @@ mod heat;
 mod index;
 mod keys;
 mod locator;
-mod offers;
 mod pool;
+mod ranking;
 mod slots;
 mod splice;
 
@@ -20,8 +20,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     index::register(module)?;
     keys::register(module)?;
     locator::register(module)?;
-    offers::register(module)?;
     pool::register(module)?;
+    ranking::register(module)?;
     slots::register(module)?;
     splice::register(module)?;
     Ok(())

@@ -1,0 +1,303 @@
+//! `Candidates`, `Ranker`, `Ranking`.
+
+use std::cell::RefCell;
+
+use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
+
+use super::buffer::View;
+use super::generations::Generations;
+use super::index::{node_number, PrefixIndex};
+use super::keys::utf8;
+use crate::keys::KEY_BYTES;
+use crate::offers::{Board, Offer, Prices};
+use crate::prompt::{Prompt, Sampling, Text};
+use crate::ranking::{self, Group, Members, Policy, Request, Scratch};
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Candidates>()?;
+    module.add_class::<Ranker>()?;
+    module.add_class::<Ranking>()
+}
+
+#[pyclass(frozen, module = "trunkline.kernels.core")]
+struct Candidates {
+    members: Members,
+    index: Option<Py<PrefixIndex>>,
+    claims: Py<Generations>,
+}
+
+#[pymethods]
+impl Candidates {
+    #[new]
+    fn new(
+        nodes: Vec<Bound<'_, PyAny>>,
+        index: Option<Py<PrefixIndex>>,
+        claims: Py<Generations>,
+    ) -> PyResult<Self> {
+        let numbers = nodes.iter().map(|node| Ok(u32::from(node_number(node)?)));
+        Ok(Candidates {
+            members: Members::new(numbers.collect::<PyResult<_>>()?),
+            index,
+            claims,
+        })
+    }
+}
+
+#[pyclass(frozen, module = "trunkline.kernels.core")]
+struct Ranker {
+    accounts: Py<PyByteArray>,
+    passing: Py<PyByteArray>,
+    links: Py<PyByteArray>,
+    sizes: usize,
+    smallest: u32,
+    chunk: usize,
+    policy: Policy,
+}
+
+#[pymethods]
+impl Ranker {
+    #[new]
+    #[pyo3(signature = (accounts, passing, links, *, sizes, smallest, chunk, dense, stride, memory_s, limit, full_s, tie, negligible_s, most, latency_s, readers))]
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        accounts: Py<PyByteArray>,
+        passing: Py<PyByteArray>,
+        links: Py<PyByteArray>,
+        sizes: usize,
+        smallest: u32,
+        chunk: usize,
+        dense: usize,
+        stride: usize,
+        memory_s: f64,
+        limit: f64,
+        full_s: f64,
+        tie: f64,
+        negligible_s: f64,
+        most: usize,
+        latency_s: f64,
+        readers: usize,
+    ) -> PyResult<Self> {
+        for (name, value) in [("sizes", sizes), ("chunk", chunk), ("stride", stride)] {
+            if value == 0 {
+                return Err(PyValueError::new_err(format!("{name} is 0: at least 1")));
+            }
+        }
+        Ok(Ranker {
+            accounts,
+            passing,
+            links,
+            sizes,
+            smallest,
+            chunk,
+            policy: Policy {
+                sampling: Sampling { dense, stride },
+                memory_s,
+                limit,
+                full_s,
+                tie,
+                negligible_s,
+                most,
+                latency_s,
+                readers,
+            },
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn rank<'py>(
+        &self,
+        py: Python<'py>,
+        candidates: &Bound<'py, PyTuple>,
+        chains: &Bound<'py, PyList>,
+        text: Option<(Bound<'py, PyList>, Bound<'py, PyList>, bool)>,
+        tokens: u32,
+        bytes_per_token: f64,
+        per_token: f64,
+        per_pair: f64,
+        found: f64,
+        weight: f64,
+        draw: f64,
+        now: f64,
+        relief: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<(Ranking, Bound<'py, PyList>)> {
+        let request = Request {
+            prompt: self.prompt(text, bytes_per_token)?,
+            tokens,
+            prices: Prices {
+                token: per_token,
+                pair: per_pair,
+            },
+            found,
+            weight,
+            now,
+        };
+        if candidates.len() != chains.len() {
+            let counts = (candidates.len(), chains.len());
+            return Err(PyValueError::new_err(format!(
+                "{} groups of candidates, but {} chains",
+                counts.0, counts.1
+            )));
+        }
+        let mut ranking = ranking::Ranking::default();
+        let samples = PyList::empty(py);
+        for (one, chain) in candidates.iter().zip(chains) {
+            let one = one.cast::<Candidates>()?.get();
+            let chain = View::packed(&chain, KEY_BYTES, "chain")?;
+            let sample = PyBytes::new(py, &self.policy.sampling.sample(chain.bytes()));
+            let group = Group {
+                members: &one.members,
+                index: one.index.as_ref().map(|index| &index.get().0),
+                claims: &one.claims.get().0,
+                chain: chain.bytes(),
+                sample: sample.as_bytes(),
+            };
+            SCRATCH.with_borrow_mut(|scratch| {
+                let board = self.board(py, one.members.rows())?;
+                ranking.weigh(&group, board, &self.policy, &request, scratch);
+                PyResult::Ok(())
+            })?;
+            samples.append(sample)?;
+        }
+        if let Some(relief) = relief {
+            let members = candidates
+                .iter()
+                .map(|one| Ok(one.cast_into::<Candidates>()?));
+            let groups = members.collect::<PyResult<Vec<_>>>()?;
+            let groups: Vec<&Members> = groups.iter().map(|one| &one.get().members).collect();
+            for (node, seconds) in relief {
+                let seconds = |work: f64| seconds.call1((work,))?.extract::<f64>();
+                ranking.relieve(&groups, u32::from(node_number(&node)?), seconds)?;
+            }
+        }
+        ranking.rank(&self.policy, weight, draw);
+        Ok((Ranking(ranking), samples))
+    }
+}
+
+impl Ranker {
+    /// With `rows` at least.
+    fn board<'py>(&'py self, py: Python<'py>, rows: usize) -> PyResult<Board<'py>> {
+        // SAFETY: nobody writes to them or resizes them while the GIL is held, and the board is gone before it is given up.
+        let [accounts, passing, links] = unsafe {
+            [&self.accounts, &self.passing, &self.links].map(|bytes| bytes.bind(py).as_bytes())
+        };
+        let board = Board {
+            accounts,
+            passing,
+            links,
+            sizes: self.sizes,
+            smallest: self.smallest,
+        };
+        if board.rows() < rows {
+            let (last, rows) = (rows - 1, board.rows());
+            return Err(PyValueError::new_err(format!(
+                "node {last} is not one of the board's {rows}"
+            )));
+        }
+        Ok(board)
+    }
+
+    fn prompt(
+        &self,
+        text: Option<(Bound<'_, PyList>, Bound<'_, PyList>, bool)>,
+        bytes_per_token: f64,
+    ) -> PyResult<Prompt> {
+        let Some((frames, texts, closed)) = text else {
+            return Ok(Prompt::Pages);
+        };
+        let segment = |(frame, text): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
+            Ok((
+                frame.cast::<PyBytes>()?.as_bytes().len(),
+                utf8(&text)?.len(),
+            ))
+        };
+        Ok(Prompt::Text(Text {
+            segments: frames
+                .iter()
+                .zip(&texts)
+                .map(segment)
+                .collect::<PyResult<_>>()?,
+            chunk: self.chunk,
+            closed,
+            bytes_per_token,
+        }))
+    }
+}
+
+#[pyclass(module = "trunkline.kernels.core")]
+struct Ranking(ranking::Ranking);
+
+/// Group, position in it, tokens held, position of the node to pull from, tokens to pull.
+type Choice = (usize, u32, u32, Option<u32>, u32);
+
+#[pymethods]
+impl Ranking {
+    /// Of nodes that were weighed.
+    fn __len__(&self) -> usize {
+        self.0.offers.len()
+    }
+
+    fn __sizeof__(&self) -> usize {
+        size_of::<Self>() + self.0.bytes()
+    }
+
+    #[getter]
+    fn ranked(&self) -> usize {
+        self.0.order.len()
+    }
+
+    fn choice(&self, rank: usize) -> PyResult<Choice> {
+        let choice = self.0.choice(rank).ok_or_else(|| self.missing(rank))?;
+        let (source, tokens) = choice.pull.unzip();
+        Ok((
+            choice.group,
+            choice.at,
+            choice.matched,
+            source,
+            tokens.unwrap_or(0),
+        ))
+    }
+
+    fn prefer(&mut self, rank: usize) -> PyResult<()> {
+        let found = self.0.prefer(rank);
+        found.then_some(()).ok_or_else(|| self.missing(rank))
+    }
+
+    fn offers(&self) -> Vec<(f64, f64, f64, f64, f64)> {
+        let tuple = |&[work, wait, load, matched, at]: &Offer| (work, wait, load, matched, at);
+        self.0.offers.iter().map(tuple).collect()
+    }
+
+    fn known(&self, group: usize) -> PyResult<Vec<(u32, u32, u32, u32)>> {
+        let tuple = |&[node, device, host, disk]: &[u32; 4]| (node, device, host, disk);
+        Ok(self.group(group)?.tiers.iter().map(tuple).collect())
+    }
+
+    fn claimed(&self, group: usize) -> PyResult<Vec<(u32, u32)>> {
+        Ok(self.group(group)?.claimed.clone())
+    }
+
+    fn pulls(&self, group: usize) -> PyResult<Vec<(u32, u32, u32)>> {
+        let pulls = self.group(group)?.pulls.iter();
+        Ok(pulls
+            .map(|pull| (pull.at, pull.source, pull.tokens))
+            .collect())
+    }
+}
+
+impl Ranking {
+    fn group(&self, group: usize) -> PyResult<&ranking::Found> {
+        let missing = || PyIndexError::new_err(format!("group {group} of {}", self.0.groups.len()));
+        self.0.groups.get(group).ok_or_else(missing)
+    }
+
+    fn missing(&self, rank: usize) -> PyErr {
+        PyIndexError::new_err(format!("rank {rank} of {}", self.0.order.len()))
+    }
+}
