@@ -17,8 +17,8 @@ BLOCK = 512
 SCENARIO = Scenario(nodes=4, profile="llama-8b-h100", cache_tokens=400_000, block_tokens=BLOCK, patience=4.0)
 
 
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Conversations of several turns. A turn is 1,000 to 6,000 tokens longer than the one before, or has a document."""
     chance = random.Random(5)
     lines, blocks, arrival, number = [], [[] for _ in range(40)], 0.0, 0
@@ -37,12 +37,12 @@ def trace(tmp_path: Path) -> Path:
             "hash_ids": blocks[talk],
         }
         lines.append(json.dumps(line))
-    path = tmp_path / "trace.jsonl"
+    path = tmp_path_factory.mktemp("trace") / "trace.jsonl"
     path.write_text("\n".join(lines))
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows(trace: Path) -> dict[str, dict[str, object]]:
     return {str(row["figure"]): row for row in run(trace, SCENARIO, 0.4, 8.0, 500)}
 

@@ -28,23 +28,26 @@ TOKEN = "an admin token of this test"
 PROMPT = "A long prefix that all of these have in common. " * 40
 
 
-@pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A `ray.cluster_utils.Cluster` with room for the fleet on either of its nodes."""
-    with tempfile.TemporaryDirectory() as folder:  # pytest's is too long for the names of its sockets
-        monkeypatch.setenv("RAY_TMPDIR", folder)
-        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-        monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        monkeypatch.setenv("TRUNKLINE_ADMIN_TOKEN", TOKEN)
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """A `ray.cluster_utils.Cluster` with room for the fleet on either of its nodes: half a minute of starting."""
+    # pytest's folder is too long for the names of its sockets.
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_TMPDIR", folder)
+        environment.setenv("RAY_AUTH_MODE", "disabled")
+        environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        environment.setenv("TRUNKLINE_ADMIN_TOKEN", TOKEN)
+        environment.delenv("RAY_ADDRESS", raising=False)
         from ray.cluster_utils import Cluster
 
         made: list[Any] = []
 
         def start() -> None:
             made.append(Cluster(initialize_head=False))
+            # Nobody looks at Ray's page or its driver's log, and it does not grow.
+            spared = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
             for _ in range(2):
-                made[-1].add_node(num_cpus=4, num_gpus=1, object_store_memory=100 << 20)
+                made[-1].add_node(num_cpus=4, num_gpus=1, object_store_memory=100 << 20, **spared)
 
         try:
             patiently(start, lambda: made[-1].shutdown())
@@ -91,7 +94,35 @@ def command_of(name: str) -> psutil.Process | None:
 
 
 @pytest.mark.timeout(600)
+def test_several_routers_share_a_fleet_with_gpus_through_a_registry(nodes: Any, tmp_path: Path) -> None:
+    log = tmp_path / "up.log"
+    flags = ("--routers", "2", "--gpus", "1", "--registry")
+    with redis_server() as redis, up(nodes.address, tmp_path, *flags, redis.url) as process:
+        until(lambda: "Trunkline serves" in log.read_text() or process.poll() is not None, log)
+        assert process.poll() is None, log.read_text()
+        ready = [line.split() for line in log.read_text().splitlines() if line.startswith("[router-")]
+        urls = {words[0]: words[3] for words in ready if words[1] == "ready"}
+        assert set(urls) == {"[router-0]", "[router-1]"}
+        for name in ("agent-0", "agent-1"):
+            assert (agent := command_of(name)) is not None
+            assert agent.environ()["CUDA_VISIBLE_DEVICES"] == "0", "the GPU of its node"
+        for url in urls.values():
+            with httpx.Client(base_url=url, timeout=30.0, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+
+                def found(client: httpx.Client = client) -> int:
+                    body = {"prompt": PROMPT, "max_tokens": 4, "model": "emulated-llama-8b-h100"}
+                    answer = client.post("/v1/completions", json=body).raise_for_status()
+                    return int(answer.headers["x-trunkline-matched-tokens"])
+
+                until(lambda found=found: found() > 0, log)  # type: ignore[misc]
+                view = client.get("/admin/nodes").json()
+                assert {node["name"] for node in view["nodes"]} == {"agent-0", "agent-1"}
+                assert len(view["registry"]["routers"]) == 1, "the other one"
+
+
+@pytest.mark.timeout(600)
 def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None:
+    """The last one of the cluster's: a node of it is gone afterwards."""
     log = tmp_path / "up.log"
     with up(nodes.address, tmp_path) as process:
         until(lambda: "Trunkline serves" in log.read_text() or process.poll() is not None, log)
@@ -148,33 +179,6 @@ def test_actors_and_nodes_that_die_come_back(nodes: Any, tmp_path: Path) -> None
     assert "[up] stopped" in log.read_text()
     assert process.returncode == 0
     assert command_of("agent-0") is None
-
-
-@pytest.mark.timeout(600)
-def test_several_routers_share_a_fleet_with_gpus_through_a_registry(nodes: Any, tmp_path: Path) -> None:
-    log = tmp_path / "up.log"
-    flags = ("--routers", "2", "--gpus", "1", "--registry")
-    with redis_server() as redis, up(nodes.address, tmp_path, *flags, redis.url) as process:
-        until(lambda: "Trunkline serves" in log.read_text() or process.poll() is not None, log)
-        assert process.poll() is None, log.read_text()
-        ready = [line.split() for line in log.read_text().splitlines() if line.startswith("[router-")]
-        urls = {words[0]: words[3] for words in ready if words[1] == "ready"}
-        assert set(urls) == {"[router-0]", "[router-1]"}
-        for name in ("agent-0", "agent-1"):
-            assert (agent := command_of(name)) is not None
-            assert agent.environ()["CUDA_VISIBLE_DEVICES"] == "0", "the GPU of its node"
-        for url in urls.values():
-            with httpx.Client(base_url=url, timeout=30.0, headers={"authorization": f"Bearer {TOKEN}"}) as client:
-
-                def found(client: httpx.Client = client) -> int:
-                    body = {"prompt": PROMPT, "max_tokens": 4, "model": "emulated-llama-8b-h100"}
-                    answer = client.post("/v1/completions", json=body).raise_for_status()
-                    return int(answer.headers["x-trunkline-matched-tokens"])
-
-                until(lambda found=found: found() > 0, log)  # type: ignore[misc]
-                view = client.get("/admin/nodes").json()
-                assert {node["name"] for node in view["nodes"]} == {"agent-0", "agent-1"}
-                assert len(view["registry"]["routers"]) == 1, "the other one"
 
 
 @pytest.mark.parametrize(

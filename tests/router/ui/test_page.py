@@ -1,6 +1,5 @@
 """The page in a real browser, over a real router."""
 
-import asyncio
 import json
 import re
 from typing import Any
@@ -14,6 +13,8 @@ from tests.router.ui.cluster import Cluster, cluster, crowd
 from trunkline.router.nodes import NodeState
 from trunkline.shared.handover import DrainStatus
 
+LOOK_MS = 4000
+"""Within this time the page asks anew, also of a router that has not answered."""
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
@@ -347,10 +348,13 @@ def test_what_is_pinned_at_a_node_is_shown_and_unpinned_once_confirmed() -> None
 def test_a_router_that_is_gone_is_said_to_be_and_found_again() -> None:
     async def scenario() -> None:
         async with cluster(["node-a"]) as made, page() as opened:
+            await opened.clock.install()
             await shown(opened, made)
             await opened.route("**/admin/**", lambda route: route.abort())
+            await opened.clock.run_for(LOOK_MS)
             await expect(opened.locator("#connection")).to_contain_text("does not answer")
             await opened.unroute("**/admin/**")
+            await opened.clock.run_for(LOOK_MS)
             await expect(opened.locator("#connection")).to_contain_text("As of")
 
     run(scenario())
@@ -359,15 +363,17 @@ def test_a_router_that_is_gone_is_said_to_be_and_found_again() -> None:
 def test_nobody_is_asked_while_nobody_looks() -> None:
     async def scenario() -> None:
         async with cluster(["node-a"]) as made, page() as opened:
+            await opened.clock.install()
             await shown(opened, made)
             await opened.evaluate(
                 """Object.defineProperty(document, "hidden", { get: () => window.away, configurable: true });
                 window.away = true"""
             )
-            await asyncio.sleep(2.5)  # What was due comes once more.
+            async with opened.expect_request("**/admin/live"):  # What was due comes once more.
+                await opened.clock.run_for(LOOK_MS)
             asked: list[str] = []
             opened.on("request", lambda request: asked.append(request.url))
-            await asyncio.sleep(2.5)
+            await opened.clock.run_for(10 * LOOK_MS)
             assert asked == []
             await opened.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
             await until(lambda: len(asked) > 0)
