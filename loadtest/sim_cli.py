@@ -48,6 +48,9 @@ def sim(
     patience: Annotated[
         float, typer.Option(min=0.0, max=1000.0, help="Order of prompts on the nodes: how much shorter ones overtake.")
     ] = 0.0,
+    slow: Annotated[
+        float, typer.Option(min=0.01, max=100.0, help="The first node takes so many times as long to compute.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of every choice left to chance.")] = 0,
     block_tokens: Annotated[int, typer.Option(help="Tokens in a block of the trace.")] = 512,
     skip_bad: Annotated[
@@ -74,6 +77,7 @@ def sim(
         seed=seed,
         skip_bad=skip_bad,
         patience=patience,
+        slow=slow,
     )
     check_json(json_file)
     if plot_file is not None:
@@ -138,6 +142,7 @@ def _write(path: Path, prepared: list[Prepared], rows: list[Row]) -> None:
             "profile": one.setup.profile.name,
             "cache_tokens": one.setup.cache_tokens,
             "patience": one.setup.patience,
+            "slow": one.setup.slow,
             "host_tokens": one.setup.host_tokens,
             "link_bytes_s": one.setup.link_bytes_s,
             "report_delay_s": one.report_delay,

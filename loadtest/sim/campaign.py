@@ -43,6 +43,8 @@ class Scenario:
     skip_bad: bool = False
     patience: float = 0.0
     """Order of prefill on the nodes; see `agent/engine/order.py`."""
+    slow: float = 1.0
+    """Node 0 takes so many times as long as the others to compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def size(trace: Trace, profile: Profile, scenario: Scenario) -> Prepared:
         patience=scenario.patience,
         host_tokens=host_pages * block,
         link_bytes_s=link,
+        slow=scenario.slow,
     )
     ideal = pooled(trace, profile, min((pages + host_pages) * scenario.nodes, sum(sizes)))
     if scenario.utilization is None:

@@ -86,8 +86,10 @@ class Cluster:
             for log in (self._logs[:1] if self._policy.shared_cache else self._logs)
         ]
         self._caches = opened * (setup.nodes // len(opened))
+        profiles = [setup.profile.scaled(setup.slow), *[setup.profile] * (setup.nodes - 1)]
         self._engines = [
-            EngineModel(setup.profile, cache, setup.block_tokens, setup.patience) for cache in self._caches
+            EngineModel(profile, cache, setup.block_tokens, setup.patience)
+            for profile, cache in zip(profiles, self._caches, strict=True)
         ]
         self._fetcher = Fetcher(
             setup,

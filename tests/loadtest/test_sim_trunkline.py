@@ -9,6 +9,7 @@ import pytest
 
 from trunkline.agent.engine.emulated.profile import find_profile
 from trunkline.loadtest.sim.cluster import Cluster, Outcome
+from trunkline.loadtest.sim.job import Job
 from trunkline.loadtest.sim.policies import Setup
 from trunkline.loadtest.sim.trace import Record, Trace
 
@@ -70,3 +71,43 @@ def test_a_prompt_that_one_node_can_serve_stays_on_one(patience: float) -> None:
     outcome = _run(nodes=8, shared_blocks=64, share=1.0, rate=0.2, patience=patience, count=60)
     misses = (60 * 64 * BLOCK - outcome.cached_tokens) / (64 * BLOCK)
     assert misses < 1.5
+
+
+class _Placed(Cluster):
+    """Notes when and where requests were placed."""
+
+    def __init__(self, trace: Trace, policy: str, setup: Setup) -> None:
+        super().__init__(trace, policy, setup)
+        self.placed: list[tuple[float, int]] = []
+
+    def _send(self, job: Job, node: int, now: float) -> None:
+        self.placed.append((now, node))
+        super()._send(job, node, now)
+
+    def share(self, begin: float, end: float) -> float:
+        """Of the requests of that time that went to the first node."""
+        nodes = [node for at, node in self.placed if begin <= at < end]
+        return nodes.count(0) / len(nodes)
+
+
+def _slow(policy: str, rho: float) -> _Placed:
+    """Four nodes that know nothing yet, the first of which takes twice as long: equal prompts for 20 s."""
+    chance, prompt = random.Random(5), 8 * BLOCK
+    rate = rho * 3.5 / (PROFILE.prefill_s(0, prompt) + PROFILE.fixed_s)
+    records: list[Record] = []
+    at = 0.0
+    while (at := at + chance.expovariate(rate)) < 20.0:
+        first = 8 * len(records)
+        records.append(Record(at, prompt, 1, array("q", range(first, first + 8)), len(records)))
+    setup = Setup(4, PROFILE, 1_000_000 // BLOCK * BLOCK, BLOCK, seed=0, slow=2.0)
+    cluster = _Placed(Trace("made-up", BLOCK, tuple(records)), policy, setup)
+    cluster.run()
+    return cluster
+
+
+def test_a_node_that_is_twice_as_slow_has_its_fair_share_after_three_seconds() -> None:
+    """Half of what the others get while all are busy, less while they are not: it would be the slower choice."""
+    fair = 0.5 / 3.5
+    assert 0.85 * fair <= _slow("trunkline", 0.9).share(3.0, 20.0) <= 1.1 * fair
+    assert 0.5 * fair <= _slow("trunkline", 0.5).share(3.0, 20.0) <= fair
+    assert _slow("round_robin", 0.9).share(3.0, 20.0) > 1.5 * fair

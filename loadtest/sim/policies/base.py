@@ -31,6 +31,8 @@ class Setup:
     """Of Trunkline's router, for tokens of the prompts."""
     link_bytes_s: float | None = None
     """Between nodes, of each one's link and in each direction; None: they do not pull from each other."""
+    slow: float = 1.0
+    """Node 0 takes so many times as long as the others to compute."""
 
 
 class View:
