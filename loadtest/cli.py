@@ -163,7 +163,10 @@ def fairness(
 
 @bench.command()
 def policies(
-    trace: Annotated[Path, typer.Option(help="Mooncake JSONL, or Azure CSV.")],
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(help="Mooncake JSONL, or Azure .csv; once for each trace. Default: traffic that is made up."),
+    ] = None,
     block_tokens: Annotated[int, typer.Option(min=16, help="Tokens of a block of the trace.")] = 512,
     nodes: Annotated[list[int] | None, typer.Option(min=1, help="Of a fleet; may be repeated. Default: 8, 32.")] = None,
     profile: Annotated[str, typer.Option(help="Of the nodes; as for `trunkline sim`.")] = "llama-8b-h100",
@@ -178,7 +181,8 @@ def policies(
         typer.Option(min=0.0, help="Order of prefill on the nodes. Default: 0, which is FCFS, and 4."),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Of what is left to chance; means over all. Default: 0.")
+        list[int] | None,
+        typer.Option(min=0, help="Of what is left to chance: means over all. The first is the traffic's. Default: 0."),
     ] = None,
     policy: Annotated[str, typer.Option(help="Baselines, separated by commas, or all.")] = "all",
     jobs: Annotated[int, typer.Option(min=1, max=256, help="Runs at once, each in its own process.")] = 1,
@@ -188,22 +192,23 @@ def policies(
     json_file: _Json = None,
 ) -> None:
     """Trunkline's placement beside every baseline, in the simulator: cell by cell, and over all cells."""
+    from trunkline.loadtest.bench.eviction.traffic import made_up
     from trunkline.loadtest.bench.policies import run, runs, show
-    from trunkline.loadtest.bench.policies.judge import OURS
     from trunkline.loadtest.sim.campaign import parse_tokens
-    from trunkline.loadtest.sim.policies import find_policies
     from trunkline.loadtest.sim.trace import load_trace
 
     if runs_file is not None:
         check_output("--runs", runs_file)
     bounds = [parse_tokens(text) for text in cache_tokens or ("inf", "1000000", "4000000")]
+    seeds = seed or [0]
     grid = runs.Grid(
         runs.cells(nodes or (8, 32), bounds, util or (0.5, 0.7, 0.85)),
         patience or (0.0, 4.0),
-        seed or (0,),
-        [OURS, *(run.BASELINES if policy == "all" else find_policies(policy))],
+        seeds,
+        run.beside(policy),
     )
-    comparisons = run.run(load_trace(trace, block_tokens), profile, grid, runs_file, jobs, _tell)
+    traces = [load_trace(path, block_tokens, seed=seeds[0]) for path in trace or ()] or made_up(seeds[0])
+    comparisons = [one for each in traces for one in run.run(each, profile, grid, runs_file, jobs, _tell)]
     console = Console(width=show.WIDTH)
     for one in comparisons:
         console.print(*show.tables(one), sep="\n")

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from trunkline.loadtest.bench.policies import runs
 from trunkline.loadtest.bench.policies.judge import Comparison
+from trunkline.loadtest.bench.policies.run import beside
 from trunkline.loadtest.bench.policies.runs import Cell, Grid, Run
 from trunkline.loadtest.cli import bench
 from trunkline.loadtest.sim.report import Row
@@ -70,7 +71,7 @@ def test_the_best_of_each_cell_is_not_the_best_single_one() -> None:
         made_up(OTHER, "steady", 1.0),
         made_up(OTHER, "erratic", 9.0),
     ]
-    comparison = Comparison.of(there, 0.0, 0.0)
+    comparison = Comparison.of("few", there, 0.0, 0.0)
     assert comparison.ranked == ["steady", "erratic"]
     assert comparison.gain("steady") == pytest.approx((0.2 + 0.1) / 2)
     assert comparison.gain_of_each == pytest.approx((1 / 9 + 0.1) / 2)
@@ -89,13 +90,13 @@ def test_peers_may_have_another_order_of_work_and_seeds_are_averaged() -> None:
         made_up(ONE, "random", 3.0, patience=4.0),
         made_up(ONE, "lonely", 0.1, patience=4.0),
     ]
-    assert Comparison.of(there, 4.0, 0.0).gain("random") == pytest.approx(0.5)
-    assert Comparison.of(there, 4.0, 4.0).contests[0].best == "lonely"
+    assert Comparison.of("few", there, 4.0, 0.0).gain("random") == pytest.approx(0.5)
+    assert Comparison.of("few", there, 4.0, 4.0).contests[0].best == "lonely"
 
 
 def test_a_peer_that_is_not_in_every_cell_does_not_count() -> None:
     there = [made_up(cell, policy, 1.0) for cell in (ONE, OTHER) for policy in ("trunkline", "random")]
-    comparison = Comparison.of([*there, made_up(ONE, "lonely", 0.1)], 0.0, 0.0)
+    comparison = Comparison.of("few", [*there, made_up(ONE, "lonely", 0.1)], 0.0, 0.0)
     assert comparison.ranked == ["random"]
 
 
@@ -122,13 +123,20 @@ def test_the_command_prints_each_comparison_and_goes_on(tmp_path: Path) -> None:
         assert len(file.read_text().splitlines()) == 6
     assert outputs[0] == outputs[1]
     for line in (
-        "Nodes of patience 4, the same for all",
-        "Our nodes of patience 4, the peers' first come, first served",
+        "few: nodes of patience 4, the same for all",
+        "few: our nodes of patience 4, the peers' first come, first served",
     ):
         assert line in outputs[0]
     comparisons = json.loads(out.read_text())
     assert [(one["patience"], one["peers_patience"]) for one in comparisons] == [(0.0, 0.0), (4.0, 0.0), (4.0, 4.0)]
     assert comparisons[0]["cells"][0]["cell"] == "2 nodes, inf, .5"
+
+
+def test_a_comparison_needs_somebody_to_compare_with() -> None:
+    assert beside("random,trunkline_x2") == ["trunkline", "random"]
+    assert "dynamo_kv_s32" in beside("all")
+    with pytest.raises(ConfigError, match="no baseline"):
+        beside("trunkline")
 
 
 def test_a_node_that_is_too_small_is_named() -> None:

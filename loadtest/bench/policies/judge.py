@@ -60,6 +60,7 @@ class Contest(NamedTuple):
 class Comparison(NamedTuple):
     """Every cell in which ours and a peer are there. Peers that are not in every one do not count."""
 
+    trace: str
     patience: float
     """Of our nodes."""
     peers_patience: float
@@ -67,13 +68,14 @@ class Comparison(NamedTuple):
     contests: list[Contest]
 
     @classmethod
-    def of(cls, runs: Sequence[Run], patience: float, peers_patience: float) -> Self:
+    def of(cls, trace: str, runs: Sequence[Run], patience: float, peers_patience: float) -> Self:
         ours = _figures(one for one in runs if one.row.policy == OURS and one.patience == patience)
         theirs = _figures(one for one in runs if one.row.policy != OURS and one.patience == peers_patience)
         alone = {one.cell: one.alone_s for one in runs}
         cells = sorted({cell for cell, _ in ours} & {cell for cell, _ in theirs}, key=_place)
         names = [name for name in sorted({name for _, name in theirs}) if all((cell, name) in theirs for cell in cells)]
         return cls(
+            trace,
             patience,
             peers_patience,
             [

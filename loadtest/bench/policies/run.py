@@ -6,10 +6,18 @@ from pathlib import Path
 from trunkline.loadtest.bench.policies import runs
 from trunkline.loadtest.bench.policies.judge import OURS, Comparison
 from trunkline.loadtest.bench.policies.runs import Grid, Run
-from trunkline.loadtest.sim.policies import POLICIES
+from trunkline.loadtest.sim.policies import find_policies
 from trunkline.loadtest.sim.trace import Trace
+from trunkline.shared.errors import ConfigError
 
-BASELINES = [name for name in POLICIES if not name.startswith(OURS)]
+
+def beside(names: str) -> list[str]:
+    """Ours, and baselines in a comma-separated list; `all`: every one. Raises ConfigError if there is none, or for one
+    that is not known."""
+    peers = [name for name in find_policies(names) if not name.startswith(OURS)]
+    if not peers:
+        raise ConfigError(f"--policy {names}: no baseline is among them")
+    return [OURS, *peers]
 
 
 def run(
@@ -27,7 +35,7 @@ def run(
         told(f"{made[0].cell}: {len(made)} runs")
     wanted = [one for one in there if _is_of(one, grid)]
     pairs = sorted({(patience, peers) for patience in grid.patiences for peers in (patience, min(grid.patiences))})
-    return [Comparison.of(wanted, *pair) for pair in pairs]
+    return [Comparison.of(trace.name, wanted, *pair) for pair in pairs]
 
 
 def _is_of(one: Run, grid: Grid) -> bool:

@@ -18,8 +18,8 @@ def title(one: Comparison) -> str:
         for patience in (one.patience, one.peers_patience)
     )
     if one.patience == one.peers_patience:
-        return f"Nodes {ours}, the same for all"
-    return f"Our nodes {ours}, the peers' {theirs}"
+        return f"{one.trace}: nodes {ours}, the same for all"
+    return f"{one.trace}: our nodes {ours}, the peers' {theirs}"
 
 
 def tables(one: Comparison) -> Iterator[Table]:
@@ -31,6 +31,7 @@ def tables(one: Comparison) -> Iterator[Table]:
 def figures(one: Comparison) -> dict[str, object]:
     single = one.ranked[0]
     return {
+        "trace": one.trace,
         "patience": one.patience,
         "peers_patience": one.peers_patience,
         "best_single": single,
