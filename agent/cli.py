@@ -110,13 +110,13 @@ def agent(
     ] = False,
     transfer_tls: Annotated[
         tuple[Path, Path, Path] | None,
-        typer.Option(help="CERTIFICATE KEY AUTHORITY, PEM files: nodes must show certificates to each other."),
+        typer.Option(help="CERTIFICATE KEY AUTHORITY, PEM files: nodes show certificates to each other, and encrypt."),
     ] = None,
     transfer_open: Annotated[
         bool, typer.Option("--transfer-open", help="Lend pages to whoever reaches --transfer-host.")
     ] = False,
     transfer_plain: Annotated[
-        bool, typer.Option("--transfer-plain", help="Pages may pass --transfer-host's network unencrypted.")
+        bool, typer.Option("--transfer-plain", help="Pages pass --transfer-host's network unencrypted.")
     ] = False,
     registry: Annotated[
         str | None,
@@ -185,11 +185,12 @@ def agent(
             transfer_host,
             transfer_port,
             TlsFiles(*transfer_tls) if transfer_tls else None,
+            transfer_plain,
             parse_bytes(transfer_rate, "--transfer-rate") if transfer_rate else 0,
             transfer_nixl,
         ),
     )
-    settings.transfer.check(settings.secret, anybody=transfer_open, plain=transfer_plain)
+    settings.transfer.check(settings.secret, anybody=transfer_open)
     with listen(host, port) as listener:
         spin_briefly()
         if address is not None:

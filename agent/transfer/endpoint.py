@@ -37,9 +37,10 @@ class TransferEndpoint:
         Raises ConfigError for a port that is taken and for files that cannot be used.
         """
         key = secrets.token_hex(16) if settings.tls else ""
+        tls = settings.tls.for_pages() if settings.tls and not settings.plain else None
         self.lending: Lending | None = None
         if memory is not None:
-            self.lending = lending = Lending(memory, settings, key or secret, identity.offer.epoch)
+            self.lending = lending = Lending(memory, settings, key or secret, identity.offer.epoch, tls)
             lender.on_computing = lambda computing: lending.tcp.give_way(computing=computing)
             offer = msgspec.structs.replace(self.lending.offer, key=key)
             identity = replace(identity, namespace=stored(identity.namespace, memory.codec), offer=offer)
@@ -47,7 +48,7 @@ class TransferEndpoint:
         self.server = TransferServer(identity, lender, secret, serving)
         self.client = TransferClient(identity, secret, asking)
         nixl = self.lending.nixl if self.lending is not None else None
-        self.puller = Puller(self.client, memory.host.slots, secret, nixl) if memory else None
+        self.puller = Puller(self.client, memory.host.slots, secret, nixl, tls) if memory else None
         self._listener: socket.socket = listen(settings.host, settings.port, "transfer-")
         host, port = self._listener.getsockname()[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

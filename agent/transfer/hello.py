@@ -4,12 +4,12 @@
     reader -> holder   32 bytes of nonce, proof("data reader", both nonces)
     holder -> reader   epoch u64, page bytes u32, proof("data holder", both nonces, epoch, page bytes)
 
-Numbers are little-endian; `proof.py` says what a proof is. Sockets have timeouts.
+Numbers are little-endian; `proof.py` says what a proof is.
 """
 
 import secrets
-import socket
 import struct
+from typing import Protocol
 
 from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.proof import NONCE_BYTES, PROOF_BYTES, agrees, proof
@@ -18,7 +18,15 @@ _MAGIC = b"TKVDATA2"
 _HOLDER = struct.Struct("<QI")
 
 
-def lend(peer: socket.socket, secret: str | None, epoch: int, page_bytes: int) -> None:
+class Wire(Protocol):
+    """A socket with a timeout, or a `PageStream`."""
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def recv(self, size: int, /) -> bytes: ...
+
+
+def lend(peer: Wire, secret: str | None, epoch: int, page_bytes: int) -> None:
     """The holder's side. Raises TransferError if the reader does not know the secret, OSError if it goes."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     peer.sendall(_MAGIC + nonce)
@@ -30,7 +38,7 @@ def lend(peer: socket.socket, secret: str | None, epoch: int, page_bytes: int) -
     peer.sendall(said + proof(secret, b"data holder", nonces, said))
 
 
-def borrow(holder: socket.socket, secret: str | None, epoch: int, page_bytes: int) -> None:
+def borrow(holder: Wire, secret: str | None, epoch: int, page_bytes: int) -> None:
     """The reader's side. Raises OfferError if the holder is not the one expected, OSError if it goes."""
     begin = receive(holder, len(_MAGIC) + NONCE_BYTES)
     if not begin.startswith(_MAGIC):
@@ -46,7 +54,7 @@ def borrow(holder: socket.socket, secret: str | None, epoch: int, page_bytes: in
         raise OfferError("the holder has restarted, or its pages are of another size than it said")
 
 
-def receive(peer: socket.socket, size: int) -> bytes:
+def receive(peer: Wire, size: int) -> bytes:
     """Exactly so many bytes. Raises ConnectionError if there are fewer."""
     data = bytearray()
     while len(data) < size:

@@ -17,7 +17,7 @@ from trunkline.agent.transfer.nixl import NixlBackend, NixlPort
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.shm import ShmBackend, is_here
 from trunkline.agent.transfer.tcp import TcpBackend
-from trunkline.kernels.core import PageSlots
+from trunkline.kernels.core import PageSlots, Tls
 
 REST_S = 30.0
 """A way that failed is not tried again for so long."""
@@ -111,10 +111,16 @@ class Link:
     """Used from lanes; they take turns."""
 
     def __init__(
-        self, offer: Offer, own: PageSlots, secret: str | None, failures: Counter[str], nixl: NixlPort | None = None
+        self,
+        offer: Offer,
+        own: PageSlots,
+        secret: str | None,
+        failures: Counter[str],
+        nixl: NixlPort | None = None,
+        tls: Tls | None = None,
     ) -> None:
         """`own`: the host tier's slots here. `failures`: of ways, counted there by name. `nixl`: this node's; None: not
-        used."""
+        used. `tls`: None: nothing is encrypted."""
         self.offer = offer
         self.ways: list[Way] = []
         """In the order in which they are tried before anything was measured."""
@@ -125,7 +131,7 @@ class Link:
             self.ways.append(Way(NixlBackend, lambda: NixlBackend(offer, own, nixl), failures))
         if offer.tcp:
             streams = 1 if here else STREAMS
-            self.ways.append(Way(TcpBackend, lambda: TcpBackend(offer, own, secret, streams), failures))
+            self.ways.append(Way(TcpBackend, lambda: TcpBackend(offer, own, secret, streams, tls), failures))
         self._turn = threading.Lock()
         self._closed = False
 

@@ -46,6 +46,8 @@ class Offer(msgspec.Struct, frozen=True):
     """None: not offered."""
     key: str = ""
     """Secret of the connections for pages, where TLS says who may know it; "": it is the cluster's."""
+    encrypted: bool = False
+    """Whether pages pass at `tcp` in TLS."""
 
     def at(self, host: str) -> "Offer":
         """As who has asked at `host` reaches it: an unspecified host is that one."""

@@ -16,7 +16,7 @@ from trunkline.agent.transfer.errors import TransferError
 from trunkline.agent.transfer.link import Link
 from trunkline.agent.transfer.nixl import NixlPort
 from trunkline.agent.transfer.offer import Offer
-from trunkline.kernels.core import NOT_LENT, PageSlots
+from trunkline.kernels.core import NOT_LENT, PageSlots, Tls
 
 MOST_LINKS = 64
 """Holders whose connections for pages are kept; the one unused for longest is closed."""
@@ -37,12 +37,17 @@ class Puller:
     """`locate` and `release` are for the engine thread, `read` for lanes, `close` for the event loop."""
 
     def __init__(
-        self, client: TransferClient, own: PageSlots, secret: str | None, nixl: NixlPort | None = None
+        self,
+        client: TransferClient,
+        own: PageSlots,
+        secret: str | None,
+        nixl: NixlPort | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """On the event loop that the client is used on. `own`: the host tier's slots here. `nixl`: see `Link`."""
+        """On the event loop that the client is used on. `own`: the host tier's slots here. For the rest see `Link`."""
         self.failures: Counter[str] = Counter()
         """Of ways to holders, by name."""
-        self._client, self._own, self._secret, self._nixl = client, own, secret, nixl
+        self._client, self._own, self._secret, self._nixl, self._tls = client, own, secret, nixl, tls
         self._events = asyncio.get_running_loop()
         self._asking: set[asyncio.Task[None]] = set()
         self._links: OrderedDict[Offer, Link] = OrderedDict()
@@ -117,7 +122,7 @@ class Puller:
             link = self._links.get(offer)
             if link is None:
                 secret = offer.key or self._secret
-                link = self._links[offer] = Link(offer, self._own, secret, self.failures, self._nixl)
+                link = self._links[offer] = Link(offer, self._own, secret, self.failures, self._nixl, self._tls)
             self._links.move_to_end(offer)
             old = self._links.popitem(last=False)[1] if len(self._links) > MOST_LINKS else None
             closed = self._closed

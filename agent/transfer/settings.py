@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from trunkline.kernels.core import Tls
 from trunkline.shared.errors import ConfigError
 
 
@@ -31,10 +32,20 @@ class TlsFiles:
                 context.load_cert_chain(self.certificate, self.key)
                 context.load_verify_locations(self.authority)
             except OSError as error:
-                files = f"{self.certificate}, {self.key} and {self.authority}"
-                raise ConfigError(f"--transfer-tls: {files} cannot be used: {error}") from None
+                raise self._useless(error) from None
             made.append(context)
         return made[0], made[1]
+
+    def for_pages(self) -> Tls:
+        """The same for connections that pages pass. Raises ConfigError."""
+        try:
+            return Tls(self.certificate.read_bytes(), self.key.read_bytes(), self.authority.read_bytes())
+        except (OSError, ValueError) as error:
+            raise self._useless(error) from None
+
+    def _useless(self, error: Exception) -> ConfigError:
+        files = f"{self.certificate}, {self.key} and {self.authority}"
+        return ConfigError(f"--transfer-tls: {files} cannot be used: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +56,16 @@ class TransferSettings:
     port: int = 0
     """0: any free one."""
     tls: TlsFiles | None = None
+    plain: bool = False
+    """Whether pages may pass unencrypted; they do then, also with `tls`."""
     rate: int = 0
     """Bytes per second that are lent over TCP, to all readers together; 0: as fast as it goes."""
     nixl: bool = False
     """Whether NIXL is used too."""
 
-    def check(self, secret: str | None, *, anybody: bool, plain: bool) -> None:
+    def check(self, secret: str | None, *, anybody: bool) -> None:
         """Raises ConfigError where whoever reaches the ports, or sees what passes, could read what others' prompts
-        left in the cache, unless told that `anybody` there may, or that pages may pass there unencrypted (`plain`)."""
+        left in the cache, unless told that `anybody` there may, or that pages may pass there unencrypted."""
         if anybody or is_loopback(self.host):
             return
         where = f"--transfer-host {self.host}"
@@ -66,9 +79,10 @@ class TransferSettings:
                 f"{where}: NIXL asks nobody for a proof. Leave --transfer-nixl out, or say --transfer-open where only "
                 "the cluster reaches this network"
             )
-        if not plain:
+        if self.tls is None and not self.plain:
             raise ConfigError(
-                f"{where}: pages would pass there unencrypted. Say --transfer-plain where nobody else sees this network"
+                f"{where}: pages would pass there unencrypted. Give --transfer-tls, or say --transfer-plain where "
+                "nobody else sees this network"
             )
 
 

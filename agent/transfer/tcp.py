@@ -19,7 +19,7 @@ from trunkline.agent.transfer.descriptors import Descriptors
 from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.listener import Listener
 from trunkline.agent.transfer.offer import Offer
-from trunkline.kernels.core import Lender, PageSlots, fetch_pages
+from trunkline.kernels.core import Lender, PageSlots, PageStream, Tls, fetch_pages
 from trunkline.shared.names import Tier
 
 HELLO_S = 2.0
@@ -43,9 +43,10 @@ class TcpLending:
         regions: Iterable[tuple[Tier, PageSlots]],
         secret: str | None,
         epoch: int,
+        tls: Tls | None = None,
     ) -> None:
-        """Raises OSError if the address cannot be had."""
-        self._secret, self._epoch = secret, epoch
+        """`tls`: None: nothing is encrypted. Raises OSError if the address cannot be had."""
+        self._secret, self._epoch, self._tls = secret, epoch, tls
         lent = list(regions)
         self._page_bytes = lent[0][1].page_bytes
         self.lender = Lender(lent)
@@ -65,10 +66,12 @@ class TcpLending:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer.settimeout(HELLO_S)
-        hello.lend(peer, self._secret, self._epoch, self._page_bytes)
-        peer.setblocking(True)
-        self.lender.serve(peer.fileno(), IDLE_S, STALL_S)
+        try:
+            stream = PageStream(peer.fileno(), HELLO_S, self._tls, asked=True)
+        except OSError as error:
+            raise TransferError(f"no TLS with a reader at {_name(peer)}: {error}") from None
+        hello.lend(stream, self._secret, self._epoch, self._page_bytes)
+        self.lender.serve(stream, IDLE_S, STALL_S)
 
 
 class TcpBackend(Backend):
@@ -77,12 +80,19 @@ class TcpBackend(Backend):
     name = "tcp"
     tiers = frozenset({Tier.DEVICE, Tier.HOST})
 
-    def __init__(self, offer: Offer, own: PageSlots, secret: str | None, streams: int = 1) -> None:
-        """`own`: the host tier's slots here. Raises TransferError."""
+    def __init__(
+        self, offer: Offer, own: PageSlots, secret: str | None, streams: int = 1, tls: Tls | None = None
+    ) -> None:
+        """`own`: the host tier's slots here. `tls`: None: nothing is encrypted. Raises TransferError."""
+        if offer.encrypted and tls is None:
+            raise OfferError("it encrypts pages, which this node does not: start both with --transfer-plain or neither")
+        if tls is not None and not offer.encrypted:
+            raise OfferError("its pages would come unencrypted: start neither node with --transfer-plain, or both")
         if offer.page_bytes != own.page_bytes:
             raise OfferError(f"its pages are of {offer.page_bytes} bytes, ours of {own.page_bytes}")
         self._own = own
-        self._streams: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
+        self._streams: list[PageStream] = []
         self._threads = ThreadPoolExecutor(streams, "read-tcp") if streams > 1 else None
         self._map = self._threads.map if self._threads else map
         self._closed = False
@@ -90,7 +100,8 @@ class TcpBackend(Backend):
         """Held while a read uses the sockets' numbers: so long they are not closed."""
         try:
             for _ in range(streams):
-                self._streams.append(_connect(offer, secret))
+                self._sockets.append(_connect(offer))
+                self._streams.append(_introduced(self._sockets[-1], offer, secret, tls))
         except (OSError, ValueError, OverflowError) as error:  # The last two: what it offers is no host and port.
             self.close()
             raise TransferError(f"no connection to {offer.tcp}: {error}") from None
@@ -116,31 +127,37 @@ class TcpBackend(Backend):
 
     def close(self) -> None:
         self._closed = True
-        for stream in self._streams:
+        for connection in self._sockets:
             with contextlib.suppress(OSError):
-                stream.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
         with self._reading:
-            for stream in self._streams:
-                stream.close()
+            for connection in self._sockets:
+                connection.close()
         if self._threads is not None:
             self._threads.shutdown()
 
-    def _read(self, stream: socket.socket, sources: Descriptors, targets: Slots, timeout_s: float) -> Result:
+    def _read(self, stream: PageStream, sources: Descriptors, targets: Slots, timeout_s: float) -> Result:
         stall_s = min(READ_STALL_S, timeout_s)
-        return Result(*fetch_pages(stream.fileno(), sources.data, self._own, targets.data, stall_s, timeout_s))
+        return Result(*fetch_pages(stream, sources.data, self._own, targets.data, stall_s, timeout_s))
 
 
-def _connect(offer: Offer, secret: str | None) -> socket.socket:
+def _connect(offer: Offer) -> socket.socket:
     host, _, port = offer.tcp.rpartition(":")
     holder = socket.create_connection((host.strip("[]"), int(port)), HELLO_S)
-    try:
-        holder.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        hello.borrow(holder, secret, offer.epoch, offer.page_bytes)
-    except (OSError, TransferError):
-        holder.close()
-        raise
+    holder.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     holder.setblocking(True)
     return holder
+
+
+def _introduced(holder: socket.socket, offer: Offer, secret: str | None, tls: Tls | None) -> PageStream:
+    stream = PageStream(holder.fileno(), HELLO_S, tls)
+    hello.borrow(stream, secret, offer.epoch, offer.page_bytes)
+    return stream
+
+
+def _name(peer: socket.socket) -> str:
+    host, port = peer.getpeername()[:2]
+    return f"{host} port {port}"
 
 
 def _family(host: str) -> socket.AddressFamily:

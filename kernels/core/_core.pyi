@@ -365,24 +365,54 @@ class Lender:
     def waited_s(self) -> float:
         """Seconds that threads have waited for the share, ever."""
 
-    def serve(self, fd: int, idle_s: float, stall_s: float) -> None:
-        """Answers the requests of one reader, in the caller's thread, until the reader closes the socket. The socket
-        blocks. Raises OSError if the reader asks for nothing for `idle_s`, takes nothing for `stall_s`, sends what is
+    def serve(self, stream: PageStream, idle_s: float, stall_s: float) -> None:
+        """Answers the requests of one reader, in the caller's thread, until the reader closes the socket. Raises
+        OSError if the reader asks for nothing for `idle_s`, takes nothing for `stall_s`, sends what is
         no request, or fails."""
 
     def stats(self) -> dict[str, int]:
         """`pages` and `bytes` sent, and pages `refused` because they were let go or never there; ever."""
 
 def fetch_pages(
-    fd: int, descriptors: Buffer, slots: PageSlots, targets: Buffer, stall_s: float, timeout_s: float
+    stream: PageStream,
+    descriptors: Buffer,
+    slots: PageSlots,
+    targets: Buffer,
+    stall_s: float,
+    timeout_s: float,
 ) -> tuple[bytes, str | None]:
     """Asks a lender for pages (`descriptors`, packed) and takes them into `targets` (u32) of `slots`, which are the
-    caller's, in the caller's thread. The socket blocks.
+    caller's, in the caller's thread.
 
     Returns a status (u8) for each: 0 here, 1 let go since, 2 not what was sent, 3 no such slot, 4 not arrived; and the
     error, if there was one: then the socket is of no use any more. Nothing for `stall_s`, or not all within
     `timeout_s`, is one.
     """
+
+@final
+class Tls:
+    """Who this node is on encrypted connections, and whose certificates it takes: TLS 1.3, both sides show one."""
+
+    def __new__(cls, certificate: bytes, key: bytes, authority: bytes) -> Tls:
+        """PEM. ValueError says which of them cannot be used, and why."""
+
+@final
+class PageStream:
+    """What pages come and go over: a socket, encrypted or not. Used by one thread at a time."""
+
+    def __new__(cls, fd: int, timeout_s: float, tls: Tls | None = None, *, asked: bool = False) -> PageStream:
+        """The socket blocks, and is not closed as long as this is used. `asked`: who connected was the other side.
+
+        With TLS the other has shown a certificate that is good; what a side that was asked thinks of this one's shows
+        with the first `recv`. All that is done before pages are served or fetched must end within `timeout_s`. Raises
+        OSError.
+        """
+
+    def sendall(self, data: bytes, /) -> None:
+        """Raises OSError."""
+
+    def recv(self, size: int, /) -> bytes:
+        """At most so many bytes; none: the other side has closed. Raises OSError."""
 
 @final
 class Splicer:

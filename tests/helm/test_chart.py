@@ -86,6 +86,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     ),
     "autoscaling": ("router.autoscaling.enabled=true",),
     "monitoring": ("monitoring.enabled=true", "monitoring.labels.release=prom", "monitoring.dashboards.enabled=true"),
+    "pages in TLS": ("transfer.tlsSecret=certificates",),
     "ways in": (
         "ingress.enabled=true",
         "ingress.tlsSecret=t",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trunkline.kernels.core import MAX_BATCH, Lender, PageSlots, fetch_pages, hash64
+from trunkline.kernels.core import MAX_BATCH, Lender, PageSlots, PageStream, fetch_pages, hash64
 
 PAGE, STRIDE = 48, 64
 OK, CHANGED, DAMAGED, ABSENT, LOST = range(5)
@@ -32,6 +32,10 @@ def pack(descriptors: list[tuple[int, int, int]]) -> bytes:
 
 def u32(numbers: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.uint32]]":
     return np.array(numbers, np.uint32)
+
+
+def over(connection: socket.socket) -> PageStream:
+    return PageStream(connection.fileno(), 5.0)
 
 
 _numbers = st.integers(0, 5)
@@ -61,7 +65,7 @@ def test_reads_what_lies_there_and_nothing_that_was_let_go(steps: list[tuple[str
             to = u32(list(range(len(numbers))))
             wanted = pack([(HOST, slot, generation) for slot, generation in numbers])
             if over_socket:
-                statuses, error = fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0)
+                statuses, error = fetch_pages(over(stream), wanted, own.slots, to, 5.0, 5.0)
                 assert error is None
             else:
                 statuses = own.slots.copy_from(holder.slots, wanted, to)
@@ -84,7 +88,7 @@ class Serving:
 
     def _run(self) -> None:
         try:
-            self._lender.serve(self._theirs.fileno(), self._idle_s, 5.0)
+            self._lender.serve(over(self._theirs), self._idle_s, 5.0)
         except OSError as error:
             self.error = error
         self._theirs.shutdown(socket.SHUT_RDWR)
@@ -103,7 +107,7 @@ def test_a_tier_that_is_not_lent_has_no_slots() -> None:
     holder, own = Memory(2), Memory(2)
     with Serving(lender := Lender([(HOST, holder.slots)])) as stream:
         wanted = pack([(0, 1, 0), (HOST, 1, 0)])
-        assert fetch_pages(stream.fileno(), wanted, own.slots, u32([0, 1]), 5.0, 5.0) == (bytes([ABSENT, OK]), None)
+        assert fetch_pages(over(stream), wanted, own.slots, u32([0, 1]), 5.0, 5.0) == (bytes([ABSENT, OK]), None)
     assert lender.stats() == {"pages": 1, "bytes": PAGE, "refused": 1}
 
 
@@ -112,13 +116,13 @@ def test_who_sends_gives_way_but_never_so_long_that_nothing_comes() -> None:
     lender = Lender([(HOST, holder.slots)])
     wanted, to = pack([(HOST, slot, 0) for slot in range(200)]), u32(list(range(200)))
     with Serving(lender) as stream:
-        assert fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
+        assert fetch_pages(over(stream), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
         assert lender.waited_s == 0
         lender.share = 1e-9  # each call is followed by the longest wait that there is
-        assert fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
+        assert fetch_pages(over(stream), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
         assert (waited_s := lender.waited_s) > 0
         lender.share = 0.0
-        assert fetch_pages(stream.fileno(), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
+        assert fetch_pages(over(stream), wanted, own.slots, to, 5.0, 5.0) == (bytes(200), None)
         assert lender.waited_s == waited_s
     with pytest.raises(ValueError, match=r"share is 1\.5: from 0 to 1"):
         lender.share = 1.5
@@ -151,7 +155,7 @@ def test_a_page_that_is_written_while_it_is_read_is_never_taken_for_the_one_loca
                 generation, content = located
                 wanted, to = pack([(HOST, 0, generation)]), u32([0])
                 if over_socket:
-                    statuses, _ = fetch_pages(stream.fileno(), wanted, target, to, 5.0, 5.0)
+                    statuses, _ = fetch_pages(over(stream), wanted, target, to, 5.0, 5.0)
                 else:
                     statuses = target.copy_from(slots, wanted, to)
                 assert statuses[0] in (CHANGED, DAMAGED) or (own == content).all()
@@ -176,7 +180,7 @@ def test_an_answer_that_is_none_loses_the_batch_and_says_so(answer: bytes) -> No
     with ours, theirs:
         theirs.sendall(answer)
         theirs.shutdown(socket.SHUT_WR)
-        statuses, error = fetch_pages(ours.fileno(), pack([(HOST, 0, 0)] * 2), own.slots, u32([0, 1]), 5.0, 5.0)
+        statuses, error = fetch_pages(over(ours), pack([(HOST, 0, 0)] * 2), own.slots, u32([0, 1]), 5.0, 5.0)
     assert statuses == bytes([LOST, LOST])
     assert error
 
@@ -190,7 +194,7 @@ def test_one_flipped_bit_costs_that_page_alone() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(flipped)
-        statuses, error = fetch_pages(ours.fileno(), pack([(HOST, 0, 0)] * 3), own.slots, u32([0, 1, 2]), 5.0, 5.0)
+        statuses, error = fetch_pages(over(ours), pack([(HOST, 0, 0)] * 3), own.slots, u32([0, 1, 2]), 5.0, 5.0)
     assert (statuses, error) == (bytes([OK, DAMAGED, OK]), None)
 
 
@@ -201,7 +205,7 @@ def test_what_came_before_a_holder_fell_silent_counts() -> None:
     with ours, theirs:
         head = struct.pack("<B3xIQ", OK, 0, hash64(page))
         theirs.sendall(head + page + struct.pack("<B3xIQ", OK, 1, 0) + page[1:])
-        statuses, error = fetch_pages(ours.fileno(), pack([(HOST, 0, 0)] * 2), own.slots, u32([0, 1]), 0.05, 5.0)
+        statuses, error = fetch_pages(over(ours), pack([(HOST, 0, 0)] * 2), own.slots, u32([0, 1]), 0.05, 5.0)
     assert statuses == bytes([OK, LOST])
     assert error
 
@@ -233,8 +237,10 @@ def test_what_does_not_fit_together_is_refused() -> None:
         memory.slots.copy_from(memory.slots, pack([(HOST, 0, 0)]), u32([2]))
     with pytest.raises(ValueError, match="9 bytes of descriptors for 2 targets"):
         memory.slots.copy_from(memory.slots, pack([(HOST, 0, 0)]), u32([0, 1]))
-    with pytest.raises(ValueError, match="stall_s is 0"):
-        fetch_pages(0, b"", memory.slots, u32([]), 0.0, 1.0)
+    with pytest.raises(ValueError, match="timeout_s is 0"):
+        PageStream(0, 0.0)
+    with pytest.raises(OSError, match="the socket is closed"):
+        PageStream(-1, 1.0)
     bound = PageSlots(memory.generations, bytes(2 * STRIDE), STRIDE, PAGE)
     with pytest.raises(ValueError, match="only be read"):
         bound.copy_from(memory.slots, pack([(HOST, 0, 0)]), u32([0]))

@@ -1,13 +1,19 @@
 //! Key chains: every key hashes its own page or chunk with the previous key as the seed, so that one key stands for
 //! the whole prefix that it ends.
 
-pub use xxhash_rust::xxh3::xxh3_64_with_seed as hash64;
+use twox_hash::XxHash3_64;
 
 /// Tokens per page.
 pub const PAGE_TOKENS: usize = 16;
 
 /// Bytes of a page's token ids, little-endian u32 each.
 const PAGE_BYTES: usize = PAGE_TOKENS * size_of::<u32>();
+
+/// XXH3, with whatever wide instructions this machine has.
+#[inline]
+pub fn hash64(bytes: &[u8], seed: u64) -> u64 {
+    XxHash3_64::oneshot_with_seed(seed, bytes)
+}
 
 /// Mixed into the seed of the last chunk of a closed segment, so that where segments end is part of the key.
 pub const SEGMENT_END: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -24,6 +24,8 @@ pub mod slots;
 pub mod splice;
 pub mod stream;
 mod sync;
+pub mod tls;
+pub mod wire;
 
 #[cfg(feature = "python")]
 mod python;

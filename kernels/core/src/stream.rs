@@ -12,15 +12,15 @@
 //! Many pages go to the kernel in one call: it then wakes the reader once for many, and both sides spend two thirds of the
 //! processor time that a call for each page takes.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::keys::hash64;
 use crate::pacer::{thread_time, Pacer};
 use crate::slots::{Descriptor, Slots, Status};
+use crate::wire::Channel;
 
 pub const MAGIC: u32 = 0x5150_4B54; // "TKPQ"
 /// Pages of one request.
@@ -40,35 +40,39 @@ pub struct Lent {
     pub refused: AtomicU64,
 }
 
-/// Answers requests until the reader goes, or asks for nothing for longer than the socket's own timeout.
+/// Answers requests until the reader goes, asks for nothing for `idle`, or takes nothing for `stall`.
 ///
 /// `regions`: slots by tier. Err says why it ended, if the reader did not simply close.
 pub fn serve(
-    socket: &TcpStream,
+    channel: &mut dyn Channel,
+    idle: Duration,
+    stall: Duration,
     regions: &[(u8, Slots)],
     pacer: &Pacer,
     lent: &Lent,
 ) -> io::Result<()> {
-    let mut socket = socket;
+    channel.wire().wait(idle, stall)?;
     let mut wanted = Vec::new();
     loop {
         let mut request = [0; REQUEST_BYTES];
-        match socket.read(&mut request)? {
-            0 => return Ok(()),
-            read => socket.read_exact(&mut request[read..])?,
+        match channel.read(&mut request) {
+            Ok(0) => return Ok(()),
+            // TLS says so where the other goes without a word, which between two requests is as good.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => channel.read_exact(&mut request[read?..])?,
         }
         let count = number(&request, 4) as usize;
         if number(&request, 0) != MAGIC || count > MAX_BATCH {
             return Err(invalid("not a request, or one of too many pages"));
         }
         wanted.resize(count * Descriptor::BYTES, 0);
-        socket.read_exact(&mut wanted)?;
-        answer(socket, regions, &wanted, pacer, lent)?;
+        channel.read_exact(&mut wanted)?;
+        answer(channel, regions, &wanted, pacer, lent)?;
     }
 }
 
 fn answer(
-    socket: &TcpStream,
+    channel: &mut dyn Channel,
     regions: &[(u8, Slots)],
     wanted: &[u8],
     pacer: &Pacer,
@@ -99,7 +103,7 @@ fn answer(
                 lent.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let sent = write_all(socket, &mut parts);
+        let sent = write_all(channel, &mut parts);
         pacer.spend(thread_time() - began);
         sent?;
     }
@@ -135,43 +139,42 @@ pub struct Patience {
 }
 
 /// Asks for pages and takes them into slots of the caller's, one for each. What became of each; the first error, after
-/// which nothing more can be read from this socket.
+/// which nothing more can be read from this channel.
 pub fn fetch(
-    socket: &TcpStream,
+    channel: &mut dyn Channel,
     wanted: &[u8],
     target: &Slots,
     to: &[u32],
     patience: Patience,
 ) -> (Vec<Status>, Option<io::Error>) {
     let mut statuses = vec![Status::Lost; to.len()];
-    let error = receive(socket, wanted, target, to, patience, &mut statuses).err();
+    let error = receive(channel, wanted, target, to, patience, &mut statuses).err();
     (statuses, error)
 }
 
 fn receive(
-    socket: &TcpStream,
+    channel: &mut dyn Channel,
     wanted: &[u8],
     target: &Slots,
     to: &[u32],
     patience: Patience,
     statuses: &mut [Status],
 ) -> io::Result<()> {
-    let ends = Instant::now() + patience.whole;
     let stall = patience
         .stall
         .min(patience.whole)
         .max(Duration::from_millis(1));
-    socket.set_read_timeout(Some(stall))?;
-    socket.set_write_timeout(Some(stall))?;
+    channel.wire().wait(stall, stall)?;
+    channel.wire().end_in(patience.whole);
     let mut request = Vec::with_capacity(REQUEST_BYTES + wanted.len());
     request.extend(MAGIC.to_le_bytes());
     request.extend((to.len() as u32).to_le_bytes());
     request.extend(wanted);
-    let mut writer = socket;
-    writer.write_all(&request)?;
+    channel.write_all(&request)?;
+    channel.flush()?;
     let mut head = [0; HEAD_BYTES];
     if !to.is_empty() {
-        read_both(socket, &mut [], &mut head, ends)?;
+        read_both(channel, &mut [], &mut head)?;
     }
     for (position, &slot) in to.iter().enumerate() {
         if number(&head, 4) as usize != position {
@@ -187,7 +190,7 @@ fn receive(
                 let page = unsafe {
                     slice::from_raw_parts_mut(target.page(slot as usize), target.page_bytes())
                 };
-                read_both(socket, page, following, ends)?;
+                read_both(channel, page, following)?;
                 if hash64(page, 0) == checksum {
                     Status::Ok
                 } else {
@@ -195,7 +198,7 @@ fn receive(
                 }
             }
             1 | 3 => {
-                read_both(socket, &mut [], following, ends)?;
+                read_both(channel, &mut [], following)?;
                 if status == 1 {
                     Status::Changed
                 } else {
@@ -208,11 +211,27 @@ fn receive(
     Ok(())
 }
 
-fn write_all(mut socket: &TcpStream, mut parts: &mut [IoSlice]) -> io::Result<()> {
+fn write_all(channel: &mut dyn Channel, mut parts: &mut [IoSlice]) -> io::Result<()> {
     while !parts.is_empty() {
-        match socket.write_vectored(parts) {
+        match channel.write_vectored(parts) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(wrote) => IoSlice::advance_slices(&mut parts, wrote),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    channel.flush()
+}
+
+fn read_both(channel: &mut dyn Channel, first: &mut [u8], second: &mut [u8]) -> io::Result<()> {
+    let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
+    let mut parts = &mut both[..];
+    IoSliceMut::advance_slices(&mut parts, 0); // past what is empty
+    while !parts.is_empty() {
+        match channel.read_vectored(parts) {
+            Ok(0) => return Err(closed()),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(closed()),
+            Ok(read) => IoSliceMut::advance_slices(&mut parts, read),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -220,27 +239,11 @@ fn write_all(mut socket: &TcpStream, mut parts: &mut [IoSlice]) -> io::Result<()
     Ok(())
 }
 
-fn read_both(
-    mut socket: &TcpStream,
-    first: &mut [u8],
-    second: &mut [u8],
-    ends: Instant,
-) -> io::Result<()> {
-    let mut both = [IoSliceMut::new(first), IoSliceMut::new(second)];
-    let mut parts = &mut both[..];
-    IoSliceMut::advance_slices(&mut parts, 0); // past what is empty
-    while !parts.is_empty() {
-        if Instant::now() >= ends {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match socket.read_vectored(parts) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => IoSliceMut::advance_slices(&mut parts, read),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+fn closed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "the connection was closed early",
+    )
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {

@@ -19,6 +19,7 @@ from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.shm import ShmBackend, ShmLending, is_here
 from trunkline.agent.transfer.tcp import TcpBackend, TcpLending
+from trunkline.kernels.core import Tls
 from trunkline.shared.names import Tier
 
 PAGES = 40
@@ -28,11 +29,11 @@ OK, CHANGED, ABSENT, LOST = Status.OK, Status.CHANGED, Status.ABSENT, Status.LOS
 class Holder:
     """A slab that is lent both ways."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
         self.slab = make(PAGES)
-        self.tcp = TcpLending("127.0.0.1", 0, [(Tier.HOST, self.slab.slots)], SECRET, EPOCH)
+        self.tcp = TcpLending("127.0.0.1", 0, [(Tier.HOST, self.slab.slots)], SECRET, EPOCH, tls)
         self.shm = ShmLending(self.slab, SECRET, EPOCH)
-        self.offer = Offer(EPOCH, PAGE_BYTES, f"127.0.0.1:{self.tcp.port}", self.shm.name)
+        self.offer = Offer(EPOCH, PAGE_BYTES, f"127.0.0.1:{self.tcp.port}", self.shm.name, encrypted=tls is not None)
 
     def close(self) -> None:
         self.tcp.close()
@@ -262,7 +263,7 @@ def test_close_ends_a_read_from_another_thread(holder: Holder) -> None:
 def test_a_reader_that_takes_nothing_is_given_up(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "STALL_S", 0.1)
     backend = TcpBackend(holder.offer, make(1).slots, SECRET)
-    stream = backend._streams[0]
+    stream = backend._sockets[0]
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     many = located(holder.slab, list(range(PAGES)) * 200)
     stream.sendall(b"TKPQ" + len(many).to_bytes(4, "little") + many.tobytes())

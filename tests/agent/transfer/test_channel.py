@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from tests.agent.tiers import NAMESPACE
-from tests.agent.transfer.certificates import certificates
 from tests.agent.transfer.holding import SECRET, HoldingNode, holding, question, reading
 from tests.agent.transfer.proxies import Proxy
 from trunkline.agent.transfer import client as client_module
@@ -26,6 +25,7 @@ from trunkline.agent.transfer.messages import HEAD, Challenge, Hello, Kind, Welc
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.proof import proof
 from trunkline.kernels.core import encode_located
+from trunkline.loadtest.bench.transfer.certificates import certificates
 
 TIMEOUT_S = 10.0
 BLOCKS = range(10)

@@ -15,7 +15,6 @@ import pytest
 
 from tests.agent.test_emulated_engine import FAST, Running
 from tests.agent.toy_engine import collect, ids
-from tests.agent.transfer.certificates import certificates
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
@@ -31,6 +30,7 @@ from trunkline.agent.transfer.server import Identity
 from trunkline.agent.transfer.settings import TransferSettings
 from trunkline.agent.transfer.shm import ShmBackend
 from trunkline.agent.transfer.tcp import TcpBackend
+from trunkline.loadtest.bench.transfer.certificates import certificates
 from trunkline.shared.pull import PullFrom
 
 PROMPT = list(range(1000, 1400))
@@ -182,19 +182,24 @@ def gated(node: Node) -> Gate:
     return gate
 
 
-def test_nodes_that_show_certificates_need_no_secret(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("plain", [False, True])
+def test_nodes_that_show_certificates_need_no_secret(tmp_path: Path, way: str, plain: bool) -> None:
     async def main() -> None:
-        transfer = TransferSettings(tls=certificates(tmp_path, "cluster"))
+        transfer = TransferSettings(tls=certificates(tmp_path, "cluster"), plain=plain)
         async with nodes(pages=40, transfer=transfer) as (holder, reader):
             for start in (1000, 2000, 3000):
                 await holder.answer(list(range(start, start + 400)))
             assert await reader.answer([*PROMPT, 7], holder.address) == 400
             [link] = reader.endpoint.puller.links()  # type: ignore[union-attr]
             assert link.offer.key
+            assert link.offer.encrypted is not plain
             own = reader.engine.memory.host.slots  # type: ignore[union-attr]
-            for kind in (ShmBackend, TcpBackend) if link.offer.shm else (TcpBackend,):
+            tls = None if plain else transfer.tls.for_pages()  # type: ignore[union-attr]
+            with pytest.raises(TransferError, match="closed early"):
+                await asyncio.to_thread(TcpBackend, link.offer, own, None, 1, tls)
+            if link.offer.shm:
                 with pytest.raises(TransferError, match="closed early"):
-                    await asyncio.to_thread(kind, link.offer, own, None)
+                    await asyncio.to_thread(ShmBackend, link.offer, own, None)
 
     asyncio.run(main())
 

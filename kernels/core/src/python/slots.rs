@@ -1,17 +1,15 @@
 //! `PageSlots`, `Lender` and `fetch_pages`: pages that other nodes read.
 
-use std::mem::ManuallyDrop;
-use std::net::TcpStream;
-use std::os::fd::FromRawFd;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use super::buffer::View;
+use super::channel::PageStream;
+use super::seconds;
 use crate::pacer::Pacer;
 use crate::slots::{Descriptor, Slots, Status};
 use crate::stream::{self, Lent, Patience};
@@ -192,7 +190,13 @@ impl Lender {
         }
     }
 
-    fn serve(&self, py: Python<'_>, fd: i32, idle_s: f64, stall_s: f64) -> PyResult<()> {
+    fn serve(
+        &self,
+        py: Python<'_>,
+        stream: &PageStream,
+        idle_s: f64,
+        stall_s: f64,
+    ) -> PyResult<()> {
         let idle = seconds(idle_s, "idle_s")?;
         let stall = seconds(stall_s, "stall_s")?;
         let regions: Vec<(u8, Slots)> = self
@@ -200,11 +204,9 @@ impl Lender {
             .iter()
             .map(|(tier, slots)| (*tier, slots.get().slots))
             .collect();
-        let socket = borrowed(fd)?;
-        let served = py.detach(|| {
-            socket.set_read_timeout(Some(idle))?;
-            socket.set_write_timeout(Some(stall))?;
-            stream::serve(&socket, &regions, &self.pacer, &self.lent)
+        let (pacer, lent) = (&self.pacer, &self.lent);
+        let served = stream.with(py, |channel| {
+            stream::serve(channel, idle, stall, &regions, pacer, lent)
         });
         served.map_err(PyErr::from)
     }
@@ -257,7 +259,7 @@ impl Lender {
 #[pyfunction]
 fn fetch_pages<'py>(
     py: Python<'py>,
-    fd: i32,
+    stream: &PageStream,
     descriptors: &Bound<'py, PyAny>,
     slots: &PageSlots,
     targets: &Bound<'py, PyAny>,
@@ -275,10 +277,10 @@ fn fetch_pages<'py>(
         stall: seconds(stall_s, "stall_s")?,
         whole: seconds(timeout_s, "timeout_s")?,
     };
-    let socket = borrowed(fd)?;
     let (target, to) = (slots.slots, &targets);
-    let (statuses, error) =
-        py.detach(|| stream::fetch(&socket, &descriptors, &target, to, patience));
+    let (statuses, error) = stream.with(py, |channel| {
+        stream::fetch(channel, &descriptors, &target, to, patience)
+    });
     let statuses: Vec<u8> = statuses
         .into_iter()
         .map(|status: Status| status as u8)
@@ -287,22 +289,4 @@ fn fetch_pages<'py>(
         PyBytes::new(py, &statuses),
         error.map(|error| error.to_string()),
     ))
-}
-
-/// The socket stays the caller's, who keeps it open meanwhile.
-fn borrowed(fd: i32) -> PyResult<ManuallyDrop<TcpStream>> {
-    if fd < 0 {
-        return Err(PyOSError::new_err("the socket is closed"));
-    }
-    // SAFETY: not closed here, and open, or the calls say that it is not.
-    Ok(ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) }))
-}
-
-fn seconds(value: f64, name: &str) -> PyResult<Duration> {
-    match Duration::try_from_secs_f64(value) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(PyValueError::new_err(format!(
-            "{name} is {value}: a number of seconds above 0"
-        ))),
-    }
 }
