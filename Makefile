@@ -7,6 +7,8 @@ RUST := $(shell find kernels/core -name '*.rs' -not -path '*/target/*') kernels/
 PORT ?= 8000
 AGENT_PORT ?= 8100
 AGENTS ?= 2
+# More flags of `trunkline up`.
+ARGS ?=
 MINUTES ?= 30
 
 .PHONY: setup up test test-k8s redis prometheus chromium lint monitoring helm chart bench bench-compare soak lock clean
@@ -31,7 +33,7 @@ $(VENV)/.ready: $(VENV)/.packages pyproject.toml $(RUST)
 	@touch $@
 
 up: setup
-	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT) --agent-port $(AGENT_PORT)
+	$(BIN)/trunkline up --agents $(AGENTS) --port $(PORT) --agent-port $(AGENT_PORT) $(ARGS)
 
 # Tests run a real Redis, a real Prometheus and a real browser. A machine without one fails here: nothing is skipped.
 # $(call debian,PROGRAM,PACKAGE)

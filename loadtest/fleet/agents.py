@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,8 +57,9 @@ def agents(count: int, arguments: Iterable[str], folder: Path) -> Iterator[list[
             service.await_ready()
         yield services
     finally:
-        for service in services:
-            service.stop()
+        # Side by side: each waits some seconds for routers to ask for what it holds.
+        with ThreadPoolExecutor(len(services)) as pool:
+            list(pool.map(Service.stop, services))
 
 
 def await_idle(urls: Iterable[str]) -> None:

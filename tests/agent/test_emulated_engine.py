@@ -94,6 +94,16 @@ async def all_right(made: Running, prompts: list[list[int]], seed: int = 0) -> N
         assert answer == list(expected(prompt, length))
 
 
+def test_it_does_not_log_as_the_builtin_engine(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with running(pages=40):
+            pass
+
+    asyncio.run(main())
+    (warning,) = caplog.records
+    assert (warning.name, "for want of KV pages" in warning.message) == ("trunkline.agent.engine", True)
+
+
 def test_many_at_once_with_few_pages() -> None:
     async def main() -> None:
         async with running(pages=40, max_running=8, step_tokens=64) as made:

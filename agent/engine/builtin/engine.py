@@ -38,7 +38,7 @@ CLOSE_S = 30.0
 """A step that takes longer is left behind."""
 GRACE_S = 10.0
 """A stream that hears nothing so long after its deadline gives up on the engine."""
-log = logging.getLogger(__name__)
+log = logging.getLogger("trunkline.agent.engine")  # As its loop's: this is the emulated one, too.
 
 
 class BuiltinEngine(Engine):

@@ -37,8 +37,7 @@ MOVING_S = 0.01
 
 Outcome = tuple[Sequence, Delta | RequestError]
 
-
-log = logging.getLogger(__name__)
+log = logging.getLogger("trunkline.agent.engine")  # An emulated engine runs this loop, too.
 
 
 class EngineSink(SummarySink, Protocol):
