@@ -22,6 +22,8 @@ from trunkline.shared.wire import KEY_BYTES
 
 SLACK_S = 5.0
 """For a node to answer after an order's own deadline."""
+LEAST_S = 0.1
+"""That is left for what remains to be done, however late it is: as little as can be asked for at all."""
 MAX_ANSWER_BYTES = 1 << 16
 
 
@@ -55,24 +57,35 @@ class Replication:
         return await self._spread(prompt.model, held, spaces, body, tenant.headers, count, timeout_s)
 
     async def replicate_known(self, key: int, model: str, count: int, timeout_s: float) -> Replicated:
-        """The same for what ends with a page key or text key, which the node that holds it is asked for, be it whose it
-        may. Raises RequestError 404 if nobody has it, 502 if that node does not say."""
+        """The same for what ends with a page key or text key, be it whose it may: the nodes that hold it are asked what
+        it is. Raises RequestError 404 if nobody has it, 502 if none of them says."""
+        ends = time.monotonic() + timeout_s
         candidates = self._registry.candidates(model)
         spaces = {node: namespace for node in candidates if (namespace := namespace_of(node, model))}
         having = [node for node in self.held(key.to_bytes(KEY_BYTES, "little")) if node in spaces and node.transfer]
         if not having:
             raise RequestError(f"no node that lends pages of {model} holds key {key:016x}", status=404, param="key")
-        source = having[0]
-        url = f"{source.url}{PREFIXES_PATH}/{key:016x}"
-        try:
-            prefix = await order(url, WarmPrefix, MAX_OFFER_BYTES, timeout_s, self._cluster_header, method=b"GET")
-        except OrderFailed as error:
-            raise RequestError(f"{source.name}, which holds key {key:016x}, {error}", status=502) from None
+        source, prefix = await self._known(having, key, ends)
         chain = page_chain(self._seeds.get(spaces[source], prefix.salt, text=False), array("i", prefix.prompt))
         alike = {node: namespace for node, namespace in spaces.items() if namespace == spaces[source]}
         held = {node: tokens for node, tokens in self.held(chain).items() if node in alike}
-        headers = self._cluster_header + prefix.headers()
-        return await self._spread(model, held, alike, prefix.order(timeout_s), headers, count, timeout_s)
+        headers, left_s = self._cluster_header + prefix.headers(), max(LEAST_S, ends - time.monotonic())
+        return await self._spread(model, held, alike, prefix.order(left_s), headers, count, left_s)
+
+    async def _known(self, having: list[Node], key: int, ends: float) -> tuple[Node, WarmPrefix]:
+        """The first that says what ends with the key; each has an equal share of the time that is left."""
+        failed = []
+        for position, node in enumerate(having):
+            share_s = max(LEAST_S, ends - time.monotonic()) / (len(having) - position)
+            url = f"{node.url}{PREFIXES_PATH}/{key:016x}"
+            try:
+                prefix = await order(url, WarmPrefix, MAX_OFFER_BYTES, share_s, self._cluster_header, method=b"GET")
+            except OrderFailed as error:
+                failed.append(f"{node.name} {error}")
+            else:
+                return node, prefix
+        why = "; ".join(failed)
+        raise RequestError(f"nobody who holds key {key:016x} says what it is: {why}", status=502)
 
     async def _spread(
         self,

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from trunkline.loadtest.bench.transfer import read
+from trunkline.loadtest.bench.transfer import encrypted, read
 from trunkline.loadtest.bench.transfer.locate import loopback
 
 
@@ -23,3 +23,12 @@ def test_pages_are_read_beside_plain_copies(monkeypatch: pytest.MonkeyPatch) -> 
     else:
         assert rivals >= {">= 0.95x socket copy in C", ">= 0.85x memcpy", "beside memcpy"}
     assert all(isinstance(row["ours"], float) and row["ours"] >= 0 for row in rows)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here: it makes the certificates")
+def test_pages_are_read_in_tls_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (read, encrypted):
+        monkeypatch.setattr(module, "PAGES", 8)
+    speed, cpu = encrypted.encrypted(1)
+    assert speed["figure"] == "tcp in TLS: GB/s"
+    assert cpu["reach"] == "beside tcp as it is"

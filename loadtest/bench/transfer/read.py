@@ -82,20 +82,26 @@ def read(rounds: int, peer_python: Path | None) -> Iterator[Row]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         rivals = [*_floors(folder, stack), *_peers(peer_python, stack)]
-        holder = Lines([sys.executable, "-m", f"{__package__}.holder", str(PAGES), str(PAGE_BYTES)], stack)
-        offer = msgspec.json.decode(holder.read(), type=Offer)
+        holder, offer = lend(stack)
         own = slab.make(PAGES, PAGE_BYTES, PAGE_BYTES)
         for way in (TcpBackend(offer, own.slots, None), ShmBackend(offer, own.slots, None)):
             stack.callback(way.close)
             others = [rival for rival in rivals if rival.backend == way.name]
-            sources, targets = _order()
+            sources, targets = shuffled()
             taken: list[list[Round]] = []
             for _ in range(rounds + 1):  # the first warms up
-                taken.append([_read(way, holder, sources, targets), *(rival.round() for rival in others)])
+                taken.append([timed(way, holder, sources, targets), *(rival.round() for rival in others)])
             yield from _rows(way.name, others, taken[1:])
 
 
-def _order() -> tuple[Descriptors, Slots]:
+def lend(stack: ExitStack, *files: str) -> tuple[Lines, Offer]:
+    """A process that has the pages; `files`: it encrypts, with a certificate, its key and an authority."""
+    holder = Lines([sys.executable, "-m", f"{__package__}.holder", str(PAGES), str(PAGE_BYTES), *files], stack)
+    return holder, msgspec.json.decode(holder.read(), type=Offer)
+
+
+def shuffled() -> tuple[Descriptors, Slots]:
+    """All pages, from random places to random slots."""
     chance = np.random.default_rng(1)
     sources = np.zeros(PAGES, DESCRIPTOR)
     sources["tier"], sources["slot"] = Tier.HOST, chance.permutation(PAGES)
@@ -116,7 +122,8 @@ def _peers(python: Path | None, stack: ExitStack) -> Iterator[Rival]:
         yield Rival(f"{name} over TCP", "tcp", 2.0, Lines(command, stack, "peer:"))
 
 
-def _read(way: Backend, holder: Lines, sources: Descriptors, targets: Slots) -> Round:
+def timed(way: Backend, holder: Lines, sources: Descriptors, targets: Slots) -> Round:
+    """Of reading it all once. Raises RuntimeError if it does not come."""
     [holder_cpu], own_cpu, began = holder.ask(), _cpu(), time.perf_counter()
     statuses, error = way.read(sources, targets, TIMEOUT_S)
     seconds, own_cpu = time.perf_counter() - began, _cpu() - own_cpu

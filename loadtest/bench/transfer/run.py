@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from trunkline.loadtest.bench.row import Row
+from trunkline.loadtest.bench.transfer.encrypted import encrypted
 from trunkline.loadtest.bench.transfer.locate import PAGES, codec, loopback
 from trunkline.loadtest.bench.transfer.pull import pull
 from trunkline.loadtest.bench.transfer.read import read
@@ -19,6 +20,7 @@ def run(rounds: int = 3, peer_python: Path | None = None) -> list[Row]:
         *loopback(rounds, PREFIX_PAGES),
         *loopback(rounds, PAGES),
         *read(rounds, peer_python),
+        *encrypted(rounds),
         *serving(rounds),
         *pull(rounds),
     ]
