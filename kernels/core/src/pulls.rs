@@ -1,5 +1,5 @@
 //! Nodes that had better bring a prefix from the one that holds it than compute it. The formula is that of
-//! `router/scheduler/pull.py`, which says why; what is policy in it comes in as numbers.
+//! `router/scheduler/cost.py`, which says why; what is policy in it comes in as numbers.
 
 use crate::offers::{Board, Offer, Prices, LINK};
 
