@@ -8,6 +8,7 @@ import typer
 
 from trunkline.agent import pins_cli, replicate_cli
 from trunkline.agent.cache.disk import tools
+from trunkline.agent.cache.placement import GROUP
 from trunkline.agent.sizes import parse_bytes
 
 cache = typer.Typer(help="Pinned prefixes, and the directory of an agent's --disk-cache.", no_args_is_help=True)
@@ -28,6 +29,14 @@ def inspect(folder: _Folder) -> None:
     print(f"format {made.version}, model {namespace.fingerprint[:12]} ({namespace.dtype}, {namespace.layout})")
     print(f"{len(records)} pages of {made.page_bytes} bytes in {made.slots} slots; longest prefix: {longest} tokens")
     print(f"{tenants.total()} first pages of {len(tenants)} tenants; {sum(len(r.texts) for r in records)} text keys")
+    kinds: dict[int, set[bool]] = {}
+    for record in records:
+        kinds.setdefault(record.slot // GROUP, set()).add(record.hot)
+    print(
+        f"{sum(record.hot for record in records)} pages are hot; of {len(kinds)} groups of {GROUP} slots with pages "
+        f"{sum(kind == {True} for kind in kinds.values())} are all hot, "
+        f"{sum(kind == {False} for kind in kinds.values())} all cold"
+    )
     print(f"index: {contents.index_bytes} bytes, {contents.torn_bytes} more that were never acknowledged")
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from trunkline.agent.cache.catalog import Catalog, Reason
+from trunkline.agent.cache.disk_level import DiskLevel
 from trunkline.agent.cache.entry import Copy, Entry
 from trunkline.agent.cache.expiry import Expiry
 from trunkline.agent.cache.lane import Move
@@ -15,7 +16,6 @@ from trunkline.agent.cache.restore import restore
 from trunkline.agent.cache.route import Route, Speed
 from trunkline.agent.cache.standin import StandIn
 from trunkline.agent.cache.visits import Visits
-from trunkline.shared.names import Tier
 
 HOST_MARK = 0.85
 """Of the host's pages; beyond, the next to go are written to the disk."""
@@ -107,7 +107,7 @@ class DiskTier:
 
     def _use(self, store: Store) -> None:
         catalog, host, lower = self._catalog, self._host, self._lower
-        self.level = LowerLevel(Tier.DISK, store.pages, self._visits)
+        self.level = DiskLevel(store.pages, self._visits)
         lane_up = lower.open_lane("disk-to-host", store.load)
         lane_down = lower.open_lane("host-to-disk", store.save)
         self.up = Route(catalog, self.level, host, lane_up, lower.batch, Speed(self._clock))

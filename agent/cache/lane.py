@@ -29,6 +29,8 @@ class Move:
     """Pages of the entries' parents in the tier it goes to; NO_PARENT for a first page."""
     texts: list[tuple[tuple[int, int], ...]] = field(default_factory=list)
     """Text keys of the entries, with their depths."""
+    hot: list[bool] = field(default_factory=list)
+    """Of the entries, which are expected to stay long in the tier that they go to."""
     removed: list[int] = field(default_factory=list)
     """Pages of the tier it goes to that were let go since the last move."""
     bad: set[int] = field(default_factory=set)
@@ -37,7 +39,7 @@ class Move:
     """The tier has failed: nothing arrived."""
     seconds: float = 0.0
     cpu_s: float = 0.0
-    """Of the thread that carried it."""
+    """Of all threads that carried it."""
 
 
 class Lane:
@@ -77,7 +79,8 @@ class Lane:
         except Exception as error:
             log.exception("a move of %d pages failed", len(move.entries))
             move.error = OSError(f"{type(error).__name__}: {error}")
-        move.seconds, move.cpu_s = time.monotonic() - began, time.thread_time() - began_cpu
+        move.seconds = time.monotonic() - began
+        move.cpu_s += time.thread_time() - began_cpu
 
     def landed(self) -> Move | None:
         """The next move that is done, in the order in which they were submitted."""

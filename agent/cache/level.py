@@ -69,6 +69,10 @@ class Level(ABC, Generic[M]):
         copy = self.copy_of(entry)
         return GONE if copy is None else copy.page
 
+    def take(self, entries: Sequence[Entry]) -> list[int] | None:
+        """A page for each, one reference on it; their content is still to come. None: there are too few."""
+        return self.pool.allocate(len(entries))
+
     def add(self, member: M) -> None:
         """A member on a page that somebody holds. Its base is here."""
         self.pool.share([member.page])
@@ -257,8 +261,6 @@ class LowerLevel(Level[Copy]):
         self, tier: Tier, pages: int, visits: Visits, generations: Generations | None = None, *, closed: bool = True
     ) -> None:
         super().__init__(tier, pages, visits, generations, closed=closed)
-        self.freed: list[int] = []
-        """Pages that were let go, for whoever must write that down."""
 
     def copy_of(self, entry: Entry) -> Copy | None:
         return entry.host if self.tier is Tier.HOST else entry.disk
@@ -277,8 +279,6 @@ class LowerLevel(Level[Copy]):
         return True
 
     def _free(self, members: list[Copy]) -> None:
-        if self.tier is Tier.DISK:
-            self.freed += [copy.page for copy in members]
         super()._free(members)
         for copy in members:
             self._note(copy.entry, None)

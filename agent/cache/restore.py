@@ -7,8 +7,8 @@ from operator import itemgetter
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.disk.live import Live
 from trunkline.agent.cache.disk.pause import collection_paused
+from trunkline.agent.cache.disk_level import DiskLevel
 from trunkline.agent.cache.entry import GONE, Copy, Entry
-from trunkline.agent.cache.level import LowerLevel
 from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import Tier
 
@@ -16,7 +16,7 @@ STEP_PAGES = 256
 """Whose text keys are taken over at a time."""
 
 
-def restore(catalog: Catalog, level: LowerLevel, visits: Visits, found: Live) -> Iterator[None]:
+def restore(catalog: Catalog, level: DiskLevel, visits: Visits, found: Live) -> Iterator[None]:
     """What was found becomes the members of an empty level; what was written last goes last.
 
     Nothing is verified here: that happens when a page is read. A hundred thousand pages are to be there in a few
@@ -26,6 +26,7 @@ def restore(catalog: Catalog, level: LowerLevel, visits: Visits, found: Live) ->
     with collection_paused():
         copies, fresh = _copies(catalog, level, visits, found)
         level.adopt()
+        level.placement.adopt(found.puts["slot"], found.puts["hot"] != 0)
         catalog.adopt(found.puts["key"][fresh], found.puts["depth"][fresh])
     return _hang_texts(catalog, [copy.entry if copy else None for copy in copies], found)
 
@@ -42,13 +43,13 @@ def _hang_texts(catalog: Catalog, entries: list[Entry | None], found: Live) -> I
     catalog.flush()
 
 
-def _copies(catalog: Catalog, level: LowerLevel, visits: Visits, found: Live) -> tuple[list[Copy | None], list[int]]:
+def _copies(catalog: Catalog, level: DiskLevel, visits: Visits, found: Live) -> tuple[list[Copy | None], list[int]]:
     """Members for everything found, as far as it does not contradict what is known; which ones have a new entry."""
     copies: list[Copy | None] = []
     fresh: list[int] = []
     members, known, namespaces = level.members, catalog.entries, found.namespaces
     newest = int(found.puts["generation"].max(initial=0))
-    for position, (above, (slot, _, generation, _, key, depth, number, tokens)) in enumerate(
+    for position, (above, (slot, _, generation, _, key, depth, number, _, tokens)) in enumerate(
         zip(found.parents.tolist(), found.puts.tolist(), strict=True)
     ):
         copies.append(None)

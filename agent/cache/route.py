@@ -7,12 +7,12 @@ from itertools import takewhile
 from typing import Any
 
 from trunkline.agent.cache.catalog import Catalog
+from trunkline.agent.cache.disk_level import DiskLevel
 from trunkline.agent.cache.entry import GONE, Entry
 from trunkline.agent.cache.lane import NO_PARENT, Lane, Move
-from trunkline.agent.cache.level import Level, LowerLevel
+from trunkline.agent.cache.level import Level
 from trunkline.agent.meter import Meter
 from trunkline.shared.metrics.agent import MOVE_TIME
-from trunkline.shared.names import Tier
 
 TRUST_S = 30.0
 """How long a measured speed is believed: what was slow may have recovered, and only trying shows it."""
@@ -77,7 +77,7 @@ class Route:
         self.bad = 0
         """Did not arrive as they should, ever."""
         self.cpu_s = 0.0
-        """Of the lane's thread, ever."""
+        """Of the threads that carry, ever."""
         self.seconds = MOVE_TIME.distribution()
         """To copy a batch."""
         self._catalog = catalog
@@ -139,8 +139,8 @@ class Route:
         target.hold(anchors)
         count = room(len(sending))
         self._catalog.flush()  # what is there no more is said before its pages are anybody else's
-        taken = target.pool.allocate(count)
-        if not count or taken is None:
+        taken = target.take(sending[:count])
+        if not taken:
             self.source.let_go(pages)
             target.let_go(anchors)
             return None
@@ -148,9 +148,10 @@ class Route:
         self.source.let_go(pages[count:])
         target.incoming.update(zip(sending, taken, strict=True))
         move = Move(sending, pages[:count], taken, anchors)
-        if isinstance(target, LowerLevel) and target.tier is Tier.DISK:
+        if isinstance(target, DiskLevel):
             move.parents = [self._place(entry.parent) for entry in sending]
             move.texts = [self._catalog.texts.of(entry) for entry in sending]
+            move.hot = target.placement.hot[taken].tolist()
             move.removed, target.freed = target.freed, []
         return move
 

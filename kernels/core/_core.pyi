@@ -269,6 +269,10 @@ class Heat:
     def offered(self, tier: int, page: int) -> int | None:
         """The visit that the page is offered with; None: it is not."""
 
+    def worth(self, visit: int) -> float:
+        """What `take` compares: how often somebody is expected to come back for pages last used by that visit, for each
+        visit that passes."""
+
     def clear(self, tier: int) -> None:
         """No page of the tier is offered."""
 
@@ -287,8 +291,14 @@ class PagePool:
     """Reference counts of pages 0 to `pages - 1`, and which of them are free."""
 
     def __new__(cls, pages: int) -> PagePool: ...
-    def allocate(self, count: int) -> list[int] | None:
-        """Takes `count` pages with one reference each. None: fewer than that are free, and none is taken."""
+    def allocate(self, count: int, groups: Sequence[int] = ()) -> list[int] | None:
+        """Takes `count` pages with one reference each. None: fewer than that are free, and none is taken.
+
+        `groups`: of 64 neighbours each; their free pages are taken first, one group after the other, and then those of
+        the lowest numbers."""
+
+    def free_in_groups(self) -> bytes:
+        """For each group of 64 neighbours, how many of them are free."""
 
     def share(self, pages: Sequence[int]) -> None:
         """One more reference to each. ValueError if one of them is free; then nothing has changed."""

@@ -65,6 +65,7 @@ class Rig:
             list(slots),
             parents=parents,
             texts=[((number, 16 * number),) for number in numbers],
+            hot=[number % 2 == 0 for number in numbers],
             removed=list(removed),
         )
         self.store.save(move)
@@ -116,6 +117,7 @@ def test_and_after_a_restart(rig: Rig) -> None:
     assert [record.parent for record in records] == [NO_PARENT, *range(7)]
     assert records[0].namespace == NAMESPACE.salted("aa")
     assert records[3].texts == ((3, 48),)
+    assert [record.hot for record in records] == [True, False] * 4
     assert again.load(range(8)) == (list(range(1, 9)), set())
 
 
@@ -238,7 +240,7 @@ def frames(draw: st.DrawFn) -> list[tuple[Kind, list[tuple[int, ...]]]]:
 def packed(kind: Kind, rows: list[tuple[int, ...]]) -> bytes:
     match kind:
         case Kind.PUT:
-            return np.array([(s, p, g, above, s, d, 0, bytes(64)) for s, p, g, above, d in rows], PUT).tobytes()
+            return np.array([(s, p, g, above, s, d, 0, g % 2, bytes(64)) for s, p, g, above, d in rows], PUT).tobytes()
         case Kind.TEXTS:
             return np.array([(slot, 0, key) for slot, key in rows], TEXT).tobytes()
         case _:
@@ -276,6 +278,7 @@ def test_what_counts_of_a_log(said: list[tuple[Kind, list[tuple[int, ...]]]], sl
         slot: [(key, 0) for key in texts[slot]] for slot in puts if counts(slot)
     }
     for record, row in ((record, puts[record.slot]) for record in found):
+        assert record.hot == record.generation % 2
         assert (record.parent, record.generation, record.parent_generation, record.depth) == row[1:]
     assert [record.depth for record in found] == sorted(record.depth for record in found)
 
@@ -407,9 +410,10 @@ def test_directories_that_cannot_be_used(rig: Rig, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in rig.store.folder.iterdir()} == before
     path = rig.store.folder / "cache.json"
     found = json.loads(before["cache.json"])
-    path.write_text(json.dumps(found | {"version": 2}))
-    with pytest.raises(ConfigError, match="has format 2, this program reads 1"):
-        Rig(rig.store.folder)
+    for version in (1, 3):
+        path.write_text(json.dumps(found | {"version": version}))
+        with pytest.raises(ConfigError, match=f"has format {version}, this program reads 2"):
+            Rig(rig.store.folder)
     path.write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):
         Rig(rig.store.folder)

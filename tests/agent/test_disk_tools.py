@@ -39,6 +39,7 @@ def test_inspect(folder: Path) -> None:
     assert status == 0
     assert "8 pages of 5000 bytes in 16 slots; longest prefix: 128 tokens" in output
     assert "1 first pages of 1 tenants; 8 text keys" in output
+    assert "4 pages are hot; of 1 groups of 64 slots with pages 0 are all hot, 0 all cold" in output
 
 
 def test_verify_finds_what_is_damaged(folder: Path) -> None:

@@ -54,7 +54,7 @@ def test_down_to_the_disk_and_back(tmp_path: Path, tier_format: TierFormat) -> N
     entries = [first, Entry(chain.keys[1], first, None, chain.page(1), GONE, 32)]
     host.save(Move(entries, [0, 1], [3, 2]))
     once = host.blocks[[3, 2]].copy()
-    store.save(Move(entries, [3, 2], [0, 1], parents=[NO_PARENT, 0], texts=[(), ()]))
+    store.save(Move(entries, [3, 2], [0, 1], parents=[NO_PARENT, 0], texts=[(), ()], hot=[False, False]))
     host.blocks[:] = 0
     back = Move(entries, [0, 1], [1, 0])
     store.load(back)

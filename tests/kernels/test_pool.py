@@ -1,6 +1,7 @@
 """The page pool against a short model, and from several threads at once."""
 
 import threading
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -61,6 +62,15 @@ class PoolMachine(RuleBasedStateMachine):
         for page in expected or ():
             self.model.held[page] = 1
 
+    @rule(count=st.integers(0, 80), groups=st.lists(st.integers(0, 3), max_size=3))
+    def allocate_in_groups(self, count: int, groups: list[int]) -> None:
+        free = self.model.free()
+        wanted = [page for group in groups for page in free if page // 64 == group]
+        chosen = list(dict.fromkeys(wanted + free))[:count] if count <= len(free) else None
+        assert self.pool.allocate(count, groups) == chosen
+        for page in chosen or ():
+            self.model.held[page] = 1
+
     @rule(data=st.data())
     def share_or_refuse(self, data: st.DataObject) -> None:
         pages = data.draw(self._some_pages())
@@ -104,6 +114,8 @@ class PoolMachine(RuleBasedStateMachine):
         assert [self.pool.references(page) for page in self.model.held] == list(self.model.held.values())
         assert self.pool.free == len(self.model.free())
         assert self.pool.longest_free == longest_run(self.model.free())
+        in_groups = Counter(page // 64 for page in self.model.free())
+        assert list(self.pool.free_in_groups()) == [in_groups[at] for at in range(-(-self.pool.total // 64))]
         assert self.pool.in_flight == len(self.model.waits)
         assert self.pool.free + self.pool.resident + self.pool.in_flight == self.pool.total == len(self.model.held)
 

@@ -93,7 +93,7 @@ class IndexLog:
     def _frames(self, removed: Iterable[int], records: Iterable[Record]) -> Iterator[bytes]:
         yield from row_frames(Kind.REMOVE, np.fromiter(removed, REMOVE))
         puts, texts = [], []
-        for slot, generation, parent, parent_generation, key, depth, tokens, namespace, keys in records:
+        for slot, generation, parent, parent_generation, key, depth, tokens, namespace, keys, hot in records:
             number = NO_NAMESPACE
             if namespace is not None:
                 known = self._numbers.get(namespace)
@@ -101,7 +101,7 @@ class IndexLog:
                 if known is None:
                     self._numbers[namespace] = number
                     yield name_frame(number, namespace)
-            puts.append((slot, parent, generation, parent_generation, key, depth, number, tokens))
+            puts.append((slot, parent, generation, parent_generation, key, depth, number, hot, tokens))
             texts += [(slot, text_depth, text) for text, text_depth in keys]
         yield from row_frames(Kind.PUT, np.array(puts, PUT))
         yield from row_frames(Kind.TEXTS, np.array(texts, TEXT))

@@ -24,6 +24,7 @@ PUT = np.dtype(
         ("key", "<u8"),
         ("depth", "<u4"),
         ("namespace", "<u4"),
+        ("hot", "<u4"),
         ("tokens", "V64"),
     ]
 )
@@ -75,8 +76,9 @@ class Live(NamedTuple):
                 tokens,
                 self.namespaces[number] if parent == NO_PARENT else None,
                 tuple(texts[ends[position] : ends[position + 1]]),
+                bool(hot),
             )
-            for position, (slot, parent, generation, parent_generation, key, depth, number, tokens) in enumerate(
+            for position, (slot, parent, generation, parent_generation, key, depth, number, hot, tokens) in enumerate(
                 self.puts.tolist()
             )
         ]

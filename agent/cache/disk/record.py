@@ -14,16 +14,16 @@ from trunkline.agent.cache.lane import NO_PARENT
 from trunkline.kernels.core import hash64
 from trunkline.shared.namespace import Namespace
 
-VERSION = 1
+VERSION = 2
 HEAD_BYTES = 4096
 """One sector of direct IO."""
 MAGIC = b"TKVPAGE\x00"
 MOST_TEXTS = 16
 MOST_NAMESPACE = 2048
 
-# magic; version, bytes of namespace, texts; slot, parent, depth; generation, parent generation, key, payload bytes and
-# hash; tokens
-_FIXED = struct.Struct("<8sHHI III4x QQQQQ 64s")
+# magic; version, bytes of namespace, texts; slot, parent, depth, hot; generation, parent generation, key, payload bytes
+# and hash; tokens
+_FIXED = struct.Struct("<8sHHI IIII QQQQQ 64s")
 _TEXT = struct.Struct("<QI")
 _HASH = struct.Struct("<Q")
 
@@ -43,6 +43,8 @@ class Record(NamedTuple):
     """Of a first page."""
     texts: tuple[tuple[int, int], ...]
     """Text keys that hang on the page, with their depths."""
+    hot: bool = False
+    """Whether it was expected to stay long when it was written."""
 
 
 def pack_head(record: Record, payload_bytes: int, payload_hash: int) -> bytes:
@@ -58,6 +60,7 @@ def pack_head(record: Record, payload_bytes: int, payload_hash: int) -> bytes:
         record.slot,
         record.parent,
         record.depth,
+        record.hot,
         record.generation,
         record.parent_generation,
         record.key,
@@ -82,6 +85,7 @@ def unpack_head(head: bytes) -> tuple[Record, int, int]:
         slot,
         parent,
         depth,
+        hot,
         generation,
         parent_generation,
         key,
@@ -103,5 +107,5 @@ def unpack_head(head: bytes) -> tuple[Record, int, int]:
             raise DamagedRecord(f"the namespace does not decode: {error}") from None
     if (namespace is None) == (parent == NO_PARENT):
         raise DamagedRecord("a first page has a namespace, a later one a parent")
-    record = Record(slot, generation, parent, parent_generation, key, depth, tokens, namespace, pairs)
+    record = Record(slot, generation, parent, parent_generation, key, depth, tokens, namespace, pairs, bool(hot))
     return record, size, payload_hash

@@ -1,6 +1,7 @@
 """The segment files: fixed slots, read and written directly, many at a time."""
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,16 +50,18 @@ class Segments:
         """A segment has at most SEGMENT_BYTES, or one slot."""
         return max(1, SEGMENT_BYTES // slot_bytes)
 
-    def read(self, transfers: Sequence[Transfer]) -> dict[int, OSError]:
-        """Fills the buffers. Returns what failed, by slot."""
+    def read(self, transfers: Sequence[Transfer]) -> tuple[dict[int, OSError], float]:
+        """Fills the buffers. Returns what failed, by slot, and the CPU seconds that other threads took for it."""
         return self._all(os.preadv, transfers)
 
-    def write(self, transfers: Sequence[Transfer]) -> None:
-        """On the disk when it returns. Raises OSError."""
-        for error in self._all(os.pwritev, transfers).values():
+    def write(self, transfers: Sequence[Transfer]) -> float:
+        """On the disk when it returns. Returns the CPU seconds that other threads took for it. Raises OSError."""
+        failed, cpu_s = self._all(os.pwritev, transfers)
+        for error in failed.values():
             raise error
         for file in {self._place(transfer.slot)[0] for transfer in transfers}:
             os.fdatasync(file)
+        return cpu_s
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -68,7 +71,7 @@ class Segments:
 
     def _all(
         self, move: Callable[[int, Sequence[memoryview], int], int], transfers: Sequence[Transfer]
-    ) -> dict[int, OSError]:
+    ) -> tuple[dict[int, OSError], float]:
         failed: dict[int, OSError] = {}
 
         def one(run: Sequence[Transfer]) -> None:
@@ -83,19 +86,20 @@ class Segments:
 
         runs = deque(self._runs(sorted(transfers)))
 
-        def some(_: int) -> None:
+        def some(_: int) -> float:
+            began = time.thread_time()
             while True:
                 try:
                     run = runs.popleft()
                 except IndexError:  # another thread has taken the last
-                    return
+                    return time.thread_time() - began
                 one(run)
 
         if len(runs) == 1:
-            some(0)
-        else:  # one task for each thread, not for each request: handing out tasks takes the interpreter's lock
-            list(self._executor.map(some, range(min(DEPTH, len(runs)))))
-        return failed
+            one(runs[0])
+            return failed, 0.0
+        # One task for each thread, not for each request: handing out tasks takes the interpreter's lock.
+        return failed, sum(self._executor.map(some, range(min(DEPTH, len(runs)))))
 
     def _runs(self, transfers: Sequence[Transfer]) -> Iterator[Sequence[Transfer]]:
         """Neighbours in one segment, together at most RUN_BYTES, or one slot if that is more."""

@@ -96,12 +96,13 @@ class DiskStore:
     def load(self, move: Move) -> None:
         """Disk to host. What is damaged or cannot be read is bad; if nothing can be read, raises OSError."""
         heads = _Heads(len(move.source))
-        failed = self._segments.read(
+        failed, cpu_s = self._segments.read(
             [
                 Transfer(slot, (heads[position], self._host.slot(page)))
                 for position, (slot, page) in enumerate(zip(move.source, move.target, strict=True))
             ]
         )
+        move.cpu_s += cpu_s
         for position, (entry, slot, page) in enumerate(zip(move.entries, move.source, move.target, strict=True)):
             error = failed.get(slot) or self._compare(entry, slot, bytes(heads[position]), page)
             if error is not None:
@@ -126,7 +127,7 @@ class DiskStore:
             heads[number][:] = pack_head(record, len(content), hash64(content))
             transfers.append(Transfer(record.slot, (heads[number], self._host.slot(page))))
         if transfers:
-            self._segments.write(transfers)
+            move.cpu_s += self._segments.write(transfers)
         self._log.append(move.removed, [record for _, record in records])
         self._generations.update((record.slot, record.generation) for _, record in records)
         self._compact()
@@ -179,6 +180,7 @@ class DiskStore:
                 entry.tokens,
                 entry.namespace,
                 texts,
+                move.hot[position],
             )
             records.append((position, record))
         return records

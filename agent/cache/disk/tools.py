@@ -138,7 +138,7 @@ def _read(folder: Path, found: Format, slots: Sequence[int]) -> Iterator[tuple[i
         for start in range(0, len(slots), BATCH):
             some = slots[start : start + BATCH]
             views = [memory[n * found.slot_bytes : (n + 1) * found.slot_bytes] for n in range(len(some))]
-            failed = segments.read([Transfer(slot, (view,)) for slot, view in zip(some, views, strict=True)])
+            failed, _ = segments.read([Transfer(slot, (view,)) for slot, view in zip(some, views, strict=True)])
             for slot, view in zip(some, views, strict=True):
                 if slot in failed:
                     yield slot, None, str(failed[slot])

@@ -156,6 +156,11 @@ impl Heat {
         self.tiers[tier].offered(page)
     }
 
+    /// What a page is worth that was last used by this visit: returns per visit that passes.
+    pub fn worth(&self, visit: u64) -> f64 {
+        f64::from(f32::from_bits(self.weight_of(visit))) * self.values[self.class_of(visit)]
+    }
+
     /// No page of the tier is offered.
     pub fn clear(&mut self, tier: usize) {
         self.tiers[tier].clear();

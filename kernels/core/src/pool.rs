@@ -100,13 +100,23 @@ impl PagePool {
 
     /// Takes `count` pages with one reference each, lowest numbers first, or none at all.
     pub fn allocate(&self, count: usize) -> Option<Vec<u32>> {
+        self.allocate_in(&[], count)
+    }
+
+    /// The same, but of these groups first, one after the other. A group that the pool does not have has no free page.
+    pub fn allocate_in(&self, groups: &[usize], count: usize) -> Option<Vec<u32>> {
         let mut state = self.lock();
-        let pages = state.free.take(count)?;
+        let pages = state.free.take(groups, count)?;
         for &page in &pages {
             state.references[page as usize] = 1;
         }
         state.resident += count;
         Some(pages)
+    }
+
+    /// Free pages in each group of `free::GROUP` neighbours.
+    pub fn free_in_groups(&self) -> Vec<u8> {
+        self.lock().free.in_groups()
     }
 
     /// One more reference to each of `pages`; a page may occur more than once.

@@ -1,5 +1,8 @@
 //! The set of free pages, as a bitmap: handing out the lowest first gives runs of neighbouring pages.
 
+/// Neighbouring pages that make a group: one word of the bitmap.
+pub const GROUP: usize = 64;
+
 /// Pages that nobody holds and no running step can see.
 pub struct FreeSet {
     /// Bit `page % 64` of word `page / 64` is set while the page is free.
@@ -38,23 +41,41 @@ impl FreeSet {
         self.first = self.first.min(word);
     }
 
-    /// The `count` lowest pages, ascending, or `None` if there are not so many.
-    pub fn take(&mut self, count: usize) -> Option<Vec<u32>> {
+    /// `count` pages: those of these groups first, one group after the other, then the lowest; in each ascending. `None`
+    /// if there are not so many.
+    pub fn take(&mut self, groups: &[usize], count: usize) -> Option<Vec<u32>> {
         if count > self.len {
             return None;
         }
         let mut pages = Vec::with_capacity(count);
+        for &group in groups {
+            self.take_in(group, count, &mut pages);
+        }
         while pages.len() < count {
-            let word = &mut self.words[self.first];
-            if *word == 0 {
-                self.first += 1;
-                continue;
-            }
-            pages.push((self.first * 64) as u32 + word.trailing_zeros());
-            *word &= *word - 1;
+            self.take_in(self.first, count, &mut pages);
+            self.first += usize::from(pages.len() < count);
         }
         self.len -= count;
         Some(pages)
+    }
+
+    /// Fills `pages` up with those of a group, as far as it has some.
+    fn take_in(&mut self, group: usize, count: usize, pages: &mut Vec<u32>) {
+        let Some(word) = self.words.get_mut(group) else {
+            return;
+        };
+        while *word != 0 && pages.len() < count {
+            pages.push((group * GROUP) as u32 + word.trailing_zeros());
+            *word &= *word - 1;
+        }
+    }
+
+    /// Free pages of each group.
+    pub fn in_groups(&self) -> Vec<u8> {
+        self.words
+            .iter()
+            .map(|word| word.count_ones() as u8)
+            .collect()
     }
 
     /// Pages in the longest run of neighbours.

@@ -115,6 +115,12 @@ impl Heat {
         Ok(self.lock().take_oldest(tier))
     }
 
+    fn worth(&self, visit: u64) -> PyResult<f64> {
+        let heat = self.lock();
+        check_visit(&heat, visit)?;
+        Ok(heat.worth(visit))
+    }
+
     fn offered(&self, tier: usize, page: u32) -> PyResult<Option<u64>> {
         self.check_tier(tier)?;
         Ok(self.lock().offered(tier, page))

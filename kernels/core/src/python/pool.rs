@@ -2,6 +2,8 @@
 //!
 //! The GIL stays held: a call takes nanoseconds per page, and nothing runs Python under the pool's lock.
 
+use std::borrow::Cow;
+
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -54,10 +56,15 @@ impl PagePool {
         }
     }
 
-    fn allocate(&self, count: i64) -> PyResult<Option<Vec<u32>>> {
+    #[pyo3(signature = (count, groups = Vec::new()))]
+    fn allocate(&self, count: i64, groups: Vec<usize>) -> PyResult<Option<Vec<u32>>> {
         let count = usize::try_from(count)
             .map_err(|_| PyValueError::new_err(format!("cannot allocate {count} pages")))?;
-        Ok(self.inner.allocate(count))
+        Ok(self.inner.allocate_in(&groups, count))
+    }
+
+    fn free_in_groups(&self) -> Cow<'static, [u8]> {
+        self.inner.free_in_groups().into()
     }
 
     fn share(&self, pages: Vec<i64>) -> PyResult<()> {
