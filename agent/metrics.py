@@ -106,6 +106,7 @@ def _moves(tiers: TierCounters) -> Iterator[Metric]:
     yield catalog.MOVE_TIME.by((route, one.seconds) for route, one in routes)
     yield catalog.BAD_MOVES.by((route, one.bad) for route, one in routes)
     yield catalog.MOVE_RATE.by((route, one.pages_per_s) for route, one in routes)
+    yield catalog.PACED.of(tiers.paced_s)
     yield catalog.URGENT.of(tiers.urgent_pages)
     yield catalog.DROPPED.of(tiers.dropped_pages)
     yield catalog.DISK_FAILED.of(tiers.disk_failed)

@@ -102,12 +102,12 @@ class PageCache:
         """
         if self._migration is None or not (chain.below or chain.holder):
             return None
-        return self._migration.fetch(chain, self.prefill_rate)
+        return self._migration.fetching.fetch(chain, self.prefill_rate)
 
     def awaits(self, fetch: Fetch) -> bool:
         """Whether to wait for it: the pages are needed on the device now, and some are still on their way in time.
         When it says no, `match` finds what came."""
-        return self._migration is not None and self._migration.awaits(fetch)
+        return self._migration is not None and self._migration.fetching.awaits(fetch)
 
     @property
     def readable(self) -> tuple[Level[Any], ...]:
@@ -128,7 +128,7 @@ class PageCache:
     def abandon(self, fetch: Fetch) -> None:
         """Nobody waits for it any more."""
         if self._migration is not None:
-            self._migration.abandon(fetch)
+            self._migration.fetching.abandon(fetch)
 
     def lendable(self) -> PageMemory | None:
         """Where pages lie that others may read. None: without tiers below the device, none does."""
@@ -202,7 +202,7 @@ class PageCache:
         """The request that began is done, and gives back its pages as `release` does."""
         self._usage.end(chain, reply_tokens)
         if self._migration is not None:
-            self._migration.computed(chain, self.prefill_rate)
+            self._migration.fetching.computed(chain, self.prefill_rate)
         if self._preload is not None:
             self._preload.end(chain)
         self.release(pages, used=False)

@@ -53,6 +53,8 @@ class TierCounters:
     """Pages brought from the disk to the host on a guess."""
     preloaded_used_pages: int = 0
     """Of these, pages that were still there when their session came."""
+    paced_s: float = 0.0
+    """Seconds in which pages that a request waits for were held back, since moves had had their share."""
     urgent_pages: int = 0
     """Pages copied downwards while a request waited for their room."""
     dropped_pages: int = 0

@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trunkline.agent.cache.admission import Admission
 from trunkline.agent.cache.catalog import Catalog
 from trunkline.agent.cache.chain import Chain
-from trunkline.agent.cache.choices import Choices
 from trunkline.agent.cache.counters import RouteCounters, TierCounters, TierRates
 from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import GONE, Entry
-from trunkline.agent.cache.fetch import Fetch
+from trunkline.agent.cache.fetching import Fetching, page_s
 from trunkline.agent.cache.host import PageMemory
 from trunkline.agent.cache.level import DeviceLevel, Level, LowerLevel
 from trunkline.agent.cache.lower import LowerTiers
@@ -50,14 +48,9 @@ class Migration:
         lower: LowerTiers,
         visits: Visits,
     ) -> None:
-        self._protected = visits.protected
-        self._choices = Choices()
-        self._admission = Admission()
-        self._clock = clock = lower.clock
+        clock = lower.clock
         self._pace = Pace(clock)
         self._carried_s = 0.0
-        self._waits = False
-        """Whether a fetch was held back since the last turn."""
         self._device = device
         self._memory = lower.host
         self.host = LowerLevel(Tier.HOST, lower.host.pages, visits, lower.host.generations, closed=device.closed)
@@ -71,6 +64,7 @@ class Migration:
         self.pulls = Pulls(catalog, self.host, self._offload, lower)
         if self._disk is not None:
             self._down.may_evict = self.pulls.may_evict = self._disk.may_evict
+        self.fetching = Fetching(self._up, self._offload, self._disk, self.pulls, visits.protected, self._pace, clock)
 
     @property
     def _routes(self) -> tuple[Route, ...]:
@@ -84,12 +78,11 @@ class Migration:
 
     @property
     def moving(self) -> bool:
-        return self._waits or self.pulls.moving or any(route.lane.moves for route in self._routes)
+        return self._pace.holds or self.pulls.moving or any(route.lane.moves for route in self._routes)
 
     def turn(self, prefill_rate: float, *, computing: bool) -> None:
         """Flips what has landed, and keeps room. Never waits. `prefill_rate`: tokens per second; 0: not known yet.
         `computing`: whether the engine does, or did since the turn before."""
-        self._waits = False
         self._pace.turn(computing=computing)
         with self._pace.spending():
             self._turn(prefill_rate)
@@ -98,11 +91,11 @@ class Migration:
         self._carried_s = carried_s
 
     def _turn(self, prefill_rate: float) -> None:
-        computes_s, page_s = _page_s(prefill_rate), self._up.speed.seconds_per_page()
-        self._offload.least = self._admission.least(page_s, computes_s)
+        computes_s, up_s = page_s(prefill_rate), self._up.speed.seconds_per_page()
+        self._offload.least = self.fetching.admission.least(up_s, computes_s)
         if self._disk is not None:
-            from_disk_s = page_s + self._disk.up.speed.seconds_per_page()
-            self._disk.offload.least = self._admission.least(from_disk_s, computes_s)
+            from_disk_s = up_s + self._disk.up.speed.seconds_per_page()
+            self._disk.offload.least = self.fetching.admission.least(from_disk_s, computes_s)
         while self._up.land():
             pass
         while self._down.land():
@@ -122,40 +115,6 @@ class Migration:
         """The next `count` pages of the device are about to go: what is in no other tier is copied, at once."""
         with self._pace.spending():
             self._offload.save(count)
-
-    def fetch(self, chain: Chain, prefill_rate: float) -> Fetch | None:
-        """What follows the chain's pages on the device: in lower tiers, verified, and at the node that has more of it.
-        None: computing it, at so many tokens per second (0: not known yet), is quicker."""
-        entries, computes_s = chain.below, _page_s(prefill_rate)
-        worth = self._choices.worth(chain, computes_s, self._up.speed, self._disk_speed)
-        share = None
-        if chain.holder and all(entry.host is not None for entry in entries) and worth == len(entries):
-            here = (*chain.entries, *entries)
-            end = (len(chain.tokens) - 1) // PAGE_TOKENS  # the last token is computed in any case
-            share = self.pulls.begin(chain, len(here), end, here[-1] if here else None, computes_s)
-        # What is kept free would be taken back from them as soon as they all have come.
-        worth = min(worth, max(0, self._device.pool.total - self._offload.room - len(chain.entries)))
-        if not worth and share is None:
-            return None
-        fetch = Fetch(chain, entries[:worth], computes_s, share)
-        self._advance(fetch)
-        return fetch
-
-    def awaits(self, fetch: Fetch) -> bool:
-        """The pages are wanted on the device now: whether it is worth waiting for those that are not there."""
-        if fetch.ended:
-            return False
-        if fetch.wanted_at is None:
-            self._protected.fetch(fetch.keys)
-        if fetch.is_late(self._clock()):
-            self._end(fetch, late=True)
-        else:
-            self._advance(fetch)
-        return not fetch.ended
-
-    def computed(self, chain: Chain, prefill_rate: float) -> None:
-        """The request for the chain is done: was it right to compute what was not brought back?"""
-        self._choices.computed(chain, _page_s(prefill_rate), self._up.speed, self._disk_speed)
 
     def pull(self, chain: Chain) -> Pull | None:
         """What the chain's holder has after the chain's entries, though nobody waits for it. None: it cannot come."""
@@ -188,18 +147,6 @@ class Migration:
         """Where pages lie that others may read."""
         return self._memory.lendable(self._device.generations)
 
-    def abandon(self, fetch: Fetch) -> None:
-        """Nobody waits for it any more. What is on its way may land nevertheless."""
-        if fetch.ended:
-            return
-        fetch.ended = True
-        if fetch.wanted_at is not None:
-            self._protected.fetch_ended(fetch.keys)
-        if fetch.share is not None:
-            pull = fetch.share.pull
-            self.pulls.leave(pull)
-            fetch.chain.holder = pull.holder if pull.more else ""  # once, unless it lends piecemeal
-
     def tiers(self) -> tuple[TierLoad, ...]:
         return (self.host.stats(), *((self._disk.level.stats(),) if self._disk else ()))
 
@@ -220,7 +167,7 @@ class Migration:
             )
             for route in self._routes
         }
-        choices = self._choices
+        choices = self.fetching.choices
         counters = TierCounters(
             routes,
             fetches=choices.fetches,
@@ -228,6 +175,7 @@ class Migration:
             wrong_fetches=choices.wrong_fetches,
             skipped_pages=choices.skipped_pages,
             wrong_skips=choices.wrong_skips,
+            paced_s=self._pace.held_s,
             urgent_pages=self._offload.urgent,
             page_bytes=self._memory.page_bytes,
             pulls=self.pulls.counters(),
@@ -259,62 +207,3 @@ class Migration:
         if self._disk is not None:
             ended.append(self._disk.close(CLOSE_S))
         return all(ended)
-
-    @property
-    def _disk_speed(self) -> Speed | None:
-        return self._disk.up.speed if self._disk is not None else None
-
-    def _send(self, fetch: Fetch, up: list[Entry], read: list[Entry]) -> bool:
-        """`up` from the host, `read` from the disk, as far as it is time for that; whether to wait for them."""
-        if not self._pace.open:
-            self._waits = True
-            return True
-        coming = False
-        with self._pace.spending():
-            if up:  # first, for what is read then may push out what is not on its way
-                coming = self._up.send(up) > 0 or self._up.lane.full or self._offload.moving
-            if read and self._disk is not None:
-                sent = self._disk.up.send(read)
-                fetch.reads += sent
-                coming |= sent > 0 or self._disk.up.lane.full
-        return coming
-
-    def _end(self, fetch: Fetch, *, late: bool) -> None:
-        """Waiting for it has ended."""
-        if fetch.share is None:
-            self._choices.waited(fetch, late=late)
-            if not late:
-                self._admission.waited(fetch.came, fetch.seconds, self._up.speed.last_s)
-        self.abandon(fetch)
-
-    def _advance(self, fetch: Fetch) -> None:
-        """Sends what can be sent; the fetch has ended if nothing more is on its way."""
-        up: list[Entry] = []
-        read: list[Entry] = []
-        coming, arriving = fetch.take_pulled(), 0
-        for entry in fetch.missing():
-            if entry.page != GONE or entry in self._device.incoming:
-                coming = True
-            elif entry.host is not None:
-                up.append(entry)
-            elif entry in self.host.incoming:
-                coming = True
-                arriving += 1
-            elif self._disk is not None and self._disk.usable(entry):
-                read.append(entry)
-            else:
-                break
-        # No more in the host at a time than leaves it room: else the last pages would push out the first.
-        room = max(1, self.host.pool.total // 2) - len(up) - arriving
-        read = read[: max(0, min(room, len(fetch.entries) - fetch.reads))]
-        if fetch.wanted_at is None:
-            up.clear()
-        if up or read:
-            coming |= self._send(fetch, up, read)
-        if fetch.wanted_at is not None and not coming:
-            self._end(fetch, late=False)
-
-
-def _page_s(prefill_rate: float) -> float:
-    """Seconds in which a page is computed; inf: not known."""
-    return PAGE_TOKENS / prefill_rate if prefill_rate else math.inf

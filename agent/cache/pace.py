@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHARE = 0.1
-"""Of the time in which the engine computes: CPU seconds of the engine's thread and of the lanes."""
+"""Of the time in which the engine computes: CPU seconds of the engine's thread, of the lanes, and of those that read
+and write the disk."""
 MOST_OWED_S = 0.1
 """Of these: a second at most after what was sent last, the next pages are."""
 
@@ -24,12 +25,23 @@ class Pace:
         self._owed_s = 0.0
         self.open = True
         """Whether pages that can wait may be sent in this turn."""
+        self.holds = False
+        """Whether some were held back in this turn."""
+        self.held_s = 0.0
+        """For how long some were, ever."""
 
     def turn(self, *, computing: bool) -> None:
         """`computing`: whether the engine does, or did since the turn before."""
         now = self._clock()
+        self.held_s += (now - self._seen_at) * self.holds
+        self.holds = False
         self._owed_s = max(0.0, self._owed_s - SHARE * (now - self._seen_at)) if computing else 0.0
         self._seen_at, self.open = now, not self._owed_s
+
+    def may_send(self) -> bool:
+        """Whether pages that can wait may be sent; if not, they are held back until a later turn."""
+        self.holds |= not self.open
+        return self.open
 
     def spend(self, cpu_s: float) -> None:
         self._owed_s = min(MOST_OWED_S, self._owed_s + cpu_s)

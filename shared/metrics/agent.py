@@ -159,6 +159,12 @@ PRELOADED = _tiers.counter(
 PRELOADED_USED = _tiers.counter(
     "preloaded_used_pages", "of these, those that were still there when their session came", unit="pages"
 )
+PACED = _tiers.counter(
+    "paced_seconds",
+    "time in which pages that a request waits for were held back: moves had taken their tenth of the time in which the "
+    "engine computes",
+    unit="seconds",
+)
 URGENT = _tiers.counter(
     "urgent_pages",
     "pages copied downwards while a request waited for their room: more was taken at once than the tier keeps free",

@@ -54,7 +54,7 @@ def test_short_segments_go_and_long_ones_are_copied() -> None:
     node.compute(5)
     node.compute(1, 2, 3, 4)
     for _ in range(100):
-        migration._admission.waited(0, 0.1, 0.0)
+        migration.fetching.admission.waited(0, 0.1, 0.0)
     node.cache.prefill_rate = 16 / 0.05  # so that two pages are the least
     node.compute(6, 7, 8)
     node.compute(10, 11)

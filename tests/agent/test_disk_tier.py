@@ -66,8 +66,8 @@ def now(node: Node, seconds: float) -> None:
     """Time passes for the tiers."""
     assert node.cache._migration is not None
     migration = node.cache._migration
-    clock = migration._clock() + seconds
-    migration._clock = lambda: clock
+    clock = migration.fetching._clock() + seconds
+    migration.fetching._clock = lambda: clock
     assert migration._disk is not None
     migration._disk._clock = lambda: clock
 

@@ -300,7 +300,7 @@ def test_a_page_computed_meanwhile_makes_the_one_on_its_way_superfluous() -> Non
 def test_a_fetch_ends_at_its_deadline() -> None:
     node = half_in_the_host()
     now = 0.0
-    node.cache._migration._clock = lambda: now  # type: ignore[union-attr]
+    node.cache._migration.fetching._clock = lambda: now  # type: ignore[union-attr]
     node.cache.prefill_rate = 16.0
     fetch = node.fetch(1, 2, 3)
     assert fetch is not None
@@ -332,7 +332,7 @@ def test_choices_that_were_wrong_are_counted() -> None:
     node.settle()
     up = next(lane for lane in node.memory.lanes if lane.name == "host-to-device")
     now = 0.0
-    node.cache._migration._clock = lambda: now  # type: ignore[union-attr]
+    node.cache._migration.fetching._clock = lambda: now  # type: ignore[union-attr]
 
     def request(page_s: float, computes_s: float, came_s: float = 0.1) -> tuple[int, int]:
         """For pages in the host. The engine is believed to compute a page in `page_s`, and does in `computes_s`; it
@@ -445,8 +445,8 @@ class MigrationMachine(RuleBasedStateMachine):
     def time_passes(self) -> None:
         migration = self.node.cache._migration
         assert migration is not None
-        now = migration._clock() + 1.0
-        migration._clock = lambda: now
+        now = migration.fetching._clock() + 1.0
+        migration.fetching._clock = lambda: now
         if migration._disk is not None:
             migration._disk._clock = migration._disk.offload._clock = lambda: now
 

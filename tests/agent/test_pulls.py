@@ -84,7 +84,7 @@ class Reader(Node):
         self.holder = Holder(self, **holder)
         self.cache.read_from(self.holder)
         self.now = 0.0
-        self.cache._migration._clock = lambda: self.now  # type: ignore[union-attr]
+        self.cache._migration.fetching._clock = lambda: self.now  # type: ignore[union-attr]
         self.pulls = self.cache._migration.pulls  # type: ignore[union-attr]
 
     def pull(self, *blocks: int, offered: int = 1000) -> Fetch | None:
