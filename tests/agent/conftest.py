@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from trunkline.agent import models
+from trunkline.agent.engine.builtin.model import Model
 from trunkline.agent.engine.builtin.tokenizer import load_tokenizer
+from trunkline.agent.engine.builtin.weights import load_model
 from trunkline.agent.engine.text import TextModel
 
 
@@ -26,3 +28,9 @@ def model_path() -> Path:
 def text_model(model_path: Path) -> TextModel:
     """Its tokenizer and chat template."""
     return load_tokenizer(model_path)
+
+
+@pytest.fixture(scope="session")
+def default_model(model_path: Path) -> Model:
+    """Its weights, half a GB that nobody changes."""
+    return load_model(model_path)

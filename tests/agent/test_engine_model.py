@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.agent import reference_models
 from tests.agent.toy_engine import Sink, collect, ids
 from trunkline.agent.cache.codec import TierFormat
 from trunkline.agent.cache.disk.settings import DiskSettings
@@ -18,7 +17,7 @@ from trunkline.agent.engine.base import Delta, EngineLimits, Generation, Samplin
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.model import Model
 from trunkline.agent.engine.builtin.torch_executor import load
-from trunkline.agent.engine.builtin.weights import load_model, open_weights
+from trunkline.agent.engine.builtin.weights import open_weights
 from trunkline.agent.engine.text import TextModel
 from trunkline.agent.settings import AgentSettings
 from trunkline.shared.canonical import Message
@@ -49,11 +48,6 @@ SUBJECTS = (
     "To be, or not to be, that is the question: whether 'tis nobler",
     "how a bill becomes a law, in plain words",
 )
-
-
-@pytest.fixture(scope="module")
-def model(model_path: Path) -> Model:
-    return load_model(model_path)
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +99,12 @@ async def generate(engine: BuiltinEngine, tokens: Sequence[int], **params: objec
 
 @pytest.fixture(scope="module")
 def runs(
-    model_path: Path, text_model: TextModel, model: Model, prompts: list[Sequence[int]]
+    model_path: Path, text_model: TextModel, default_model: Model, prompts: list[Sequence[int]]
 ) -> tuple[list[list[Delta]], list[list[Delta]]]:
     """Each prompt alone, in one chunk, with nothing in the cache; and all again, with everything in it."""
 
     async def main() -> tuple[list[list[Delta]], list[list[Delta]]]:
-        async with engine(model_path, text_model, model) as running:
+        async with engine(model_path, text_model, default_model) as running:
             cold = [await generate(running, prompt) for prompt in prompts]
             return cold, await asyncio.gather(*(generate(running, prompt) for prompt in prompts))
 
@@ -142,10 +136,10 @@ def test_cached(runs: tuple[list[list[Delta]], list[list[Delta]]], prompts: list
 
 
 def test_in_small_chunks_and_batched_with_others(
-    model_path: Path, text_model: TextModel, model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
+    model_path: Path, text_model: TextModel, default_model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
 ) -> None:
     async def main(**limits: int) -> list[list[Delta]]:
-        async with engine(model_path, text_model, model, **limits) as running:
+        async with engine(model_path, text_model, default_model, **limits) as running:
             return await asyncio.gather(*(generate(running, prompt) for prompt in prompts))
 
     assert_same(asyncio.run(main(max_running=20, step_tokens=256)), cold)
@@ -153,12 +147,12 @@ def test_in_small_chunks_and_batched_with_others(
 
 
 def test_under_pressure_for_pages(
-    model_path: Path, text_model: TextModel, model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
+    model_path: Path, text_model: TextModel, default_model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
 ) -> None:
     """Sequences are preempted in the middle of their replies and computed again."""
 
     async def main(pages: int) -> tuple[list[list[Delta]], int]:
-        async with engine(model_path, text_model, model, pages=pages, max_running=8, step_tokens=64) as running:
+        async with engine(model_path, text_model, default_model, pages=pages, max_running=8, step_tokens=64) as running:
             some = [generate(running, prompt[-15:], max_tokens=20, ignore_eos=True) for prompt in prompts[:6]]
             return await asyncio.gather(*some), running.status().preemptions
 
@@ -170,10 +164,10 @@ def test_under_pressure_for_pages(
 
 
 def test_a_seed_decides_whatever_else_is_in_the_batch(
-    model_path: Path, text_model: TextModel, model: Model, prompts: list[Sequence[int]]
+    model_path: Path, text_model: TextModel, default_model: Model, prompts: list[Sequence[int]]
 ) -> None:
     async def main() -> None:
-        async with engine(model_path, text_model, model) as running:
+        async with engine(model_path, text_model, default_model) as running:
             alone = await generate(running, prompts[0], temperature=1.0, seed=7)
             crowd = [generate(running, prompt, temperature=1.0, seed=n) for n, prompt in enumerate(prompts[:4])]
             among, *_ = await asyncio.gather(generate(running, prompts[0], temperature=1.0, seed=7), *crowd)
@@ -184,51 +178,25 @@ def test_a_seed_decides_whatever_else_is_in_the_batch(
     asyncio.run(main())
 
 
-def test_transformers_says_the_same(
-    model_path: Path, model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
-) -> None:
-    config = model.config
-    reference = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.ffn_size,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            num_key_value_heads=config.kv_heads,
-            rms_norm_eps=config.rms_eps,
-            max_position_embeddings=config.context,
-            rope_parameters={"rope_type": "default", "rope_theta": config.rope.theta},
-            tie_word_embeddings=True,
-        )
-    ).eval()
-    source = open_weights(model_path)
-    missing, unexpected = reference.load_state_dict(
-        {name: source.tensor(name).float() for name in source.names()}, strict=False
-    )
-    assert not unexpected
-    assert set(missing) <= {"lm_head.weight"}
-    for prompt, reply in list(zip(prompts, cold, strict=True))[:4]:
-        with torch.inference_mode():
-            whole = reference.generate(
-                torch.tensor([list(prompt)]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=MAX_TOKENS,
-                do_sample=False,
-                eos_token_id=2,
-                pad_token_id=2,
-            )
-        assert_same([[Delta("", (token,)) for token in whole[0, len(prompt) :].tolist()]], [reply])
+def test_transformers_says_the_same(model_path: Path, prompts: list[Sequence[int]], cold: list[list[Delta]]) -> None:
+    """One pass over prompt and answer says which token had to follow each."""
+    reference = reference_models.from_source(open_weights(model_path))
+    for prompt, reply in zip(prompts, cold, strict=True):
+        answer = ids(reply)
+        best = reference.logits([*prompt, *answer[:-1]], last=len(answer)).argmax(-1).tolist()
+        assert_same([[Delta("", (token,)) for token in best]], [reply])
 
 
 def test_what_went_through_the_host_tier_gives_the_same(
-    model_path: Path, text_model: TextModel, model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
+    model_path: Path, text_model: TextModel, default_model: Model, prompts: list[Sequence[int]], cold: list[list[Delta]]
 ) -> None:
     """A device for three or four prompts, and a host for all of them: the second time they come from there."""
     prompts, cold = prompts[:10], cold[:10]
 
     async def main() -> tuple[list[list[Delta]], list[list[Delta]], BuiltinEngine]:
-        async with engine(model_path, text_model, model, pages=12, host_bytes=128 << 20, max_running=2) as running:
+        async with engine(
+            model_path, text_model, default_model, pages=12, host_bytes=128 << 20, max_running=2
+        ) as running:
             first = [await generate(running, prompt) for prompt in prompts]
             again = await asyncio.gather(*(generate(running, prompt) for prompt in prompts))
             return first, again, running
@@ -250,7 +218,7 @@ def test_what_went_through_the_host_tier_gives_the_same(
 def test_what_lay_on_the_disk_over_a_restart_gives_the_same(
     model_path: Path,
     text_model: TextModel,
-    model: Model,
+    default_model: Model,
     prompts: list[Sequence[int]],
     cold: list[list[Delta]],
     tmp_path: Path,
@@ -260,7 +228,7 @@ def test_what_lay_on_the_disk_over_a_restart_gives_the_same(
 
     async def run() -> tuple[list[list[Delta]], BuiltinEngine]:
         host = 4 << 20  # 5 pages
-        async with engine(model_path, text_model, model, pages=6, host_bytes=host, disk=disk) as running:
+        async with engine(model_path, text_model, default_model, pages=6, host_bytes=host, disk=disk) as running:
             replies = []
             for prompt in prompts:
                 replies.append(await generate(running, prompt))

@@ -89,11 +89,6 @@ PROMPTS = (
 
 
 @pytest.fixture(scope="module")
-def default_model(model_path: Path) -> Model:
-    return load_model(model_path)
-
-
-@pytest.fixture(scope="module")
 def prompts(text_model: TextModel) -> list[list[int]]:
     return [text_model.encode(prompt, add_special=False).ids for prompt in PROMPTS]
 

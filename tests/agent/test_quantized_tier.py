@@ -26,7 +26,6 @@ from trunkline.agent.engine.base import Delta, Generation, SamplingParams
 from trunkline.agent.engine.builtin.engine import BuiltinEngine
 from trunkline.agent.engine.builtin.model import Model
 from trunkline.agent.engine.builtin.tokenizer import TextModel
-from trunkline.agent.engine.builtin.weights import load_model
 from trunkline.agent.transfer.endpoint import TransferEndpoint
 from trunkline.agent.transfer.offer import Offer
 from trunkline.agent.transfer.server import Identity
@@ -114,9 +113,10 @@ SURE = 1.0
 """Two tokens whose log probabilities are so far apart do not change places for a rounded context."""
 
 
-def test_answers_over_a_quantized_context(model_path: Path, text_model: TextModel, tmp_path: Path) -> None:
+def test_answers_over_a_quantized_context(
+    model_path: Path, text_model: TextModel, default_model: Model, tmp_path: Path
+) -> None:
     """A device for two prompts; a tier of host and disk holds all of them, and the second time they come from there."""
-    model: Model = load_model(model_path)
     texts = [
         f"{subject}. " * 8 + "In short:" for subject in ("Rivers run to the sea", "Two and two are", "Bees fly home")
     ]
@@ -125,7 +125,7 @@ def test_answers_over_a_quantized_context(model_path: Path, text_model: TextMode
     async def main(tier_format: TierFormat) -> tuple[list[list[Delta]], list[list[Delta]], BuiltinEngine]:
         disk = DiskSettings(tmp_path / tier_format, 16 << 20, 1e12)
         async with engine(
-            model_path, text_model, model, pages=8, host_bytes=4 << 20, disk=disk, tier_format=tier_format
+            model_path, text_model, default_model, pages=8, host_bytes=4 << 20, disk=disk, tier_format=tier_format
         ) as running:
             first = [await generate(running, prompt) for prompt in prompts]
             return first, [await generate(running, prompt) for prompt in prompts], running
@@ -160,10 +160,9 @@ async def lending(running: BuiltinEngine, number: int) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("other", [TierFormat.INT8, TierFormat.FP8, TierFormat.NATIVE])
 def test_quantized_pages_are_pulled_by_nodes_of_the_same_format(
-    model_path: Path, text_model: TextModel, other: TierFormat
+    model_path: Path, text_model: TextModel, default_model: Model, other: TierFormat
 ) -> None:
     """Byte for byte, also of pages that were on the holder's device alone; by no others, which compute."""
-    model: Model = load_model(model_path)
     prompt = text_model.encode("Bees fly home. " * 12, add_special=False).ids
 
     async def host(running: BuiltinEngine, keys: Sequence[int]) -> list[bytes | None]:
@@ -178,8 +177,8 @@ def test_quantized_pages_are_pulled_by_nodes_of_the_same_format(
 
     async def main() -> None:
         async with (
-            engine(model_path, text_model, model, host_bytes=4 << 20, tier_format=TierFormat.INT8) as holder,
-            engine(model_path, text_model, model, host_bytes=4 << 20, tier_format=other) as reader,
+            engine(model_path, text_model, default_model, host_bytes=4 << 20, tier_format=TierFormat.INT8) as holder,
+            engine(model_path, text_model, default_model, host_bytes=4 << 20, tier_format=other) as reader,
             lending(holder, 1) as address,
             lending(reader, 2),
         ):
