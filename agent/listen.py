@@ -12,8 +12,8 @@ def listen(host: str, port: int, of: str = "") -> socket.socket:
     Raises ConfigError."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError(f"--{of}host: {host!r} is no address: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # The latter: a name that no resolver takes.
+        raise ConfigError(f"--{of}host: {host!r} is no address: {error}") from None
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -200,7 +200,7 @@ def bind(host: str, port: int, of: str = "") -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # The latter: a name that no resolver takes.
         raise ConfigError(f"--{of}host {host} cannot be used: {error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -48,11 +48,14 @@ class Node:
         try:
             parts = urlsplit(self.url)
             # A word alone is no node: a typing error would become a host.
-            port = parts.port or (_DEFAULT_PORTS.get(parts.scheme) if "://" in url else None)
+            port = _DEFAULT_PORTS.get(parts.scheme) if parts.port is None and "://" in url else parts.port
+            (parts.hostname or "").encode("idna")  # As who connects does: here is the place to say what is wrong.
         except ValueError as error:
             raise ConfigError(f"node URL {url!r}: {error}") from None
-        rest = parts.path or parts.query or parts.fragment or parts.username
-        if parts.scheme not in _DEFAULT_PORTS or port is None or not parts.hostname or rest:
+        # What urlsplit strips or leaves out is not of the form either.
+        root = f"{parts.scheme}://{parts.netloc}"
+        odd = self.url.lower() != root.lower() or parts.username is not None or " " in root or not root.isprintable()
+        if parts.scheme not in _DEFAULT_PORTS or not port or not parts.hostname or odd:
             raise ConfigError(f"node URL {url!r} is not of the form http://host:port or host:port")
         self.host = parts.hostname
         self.port = port

@@ -97,6 +97,7 @@ def free_port() -> int:
     [
         *("127.0.0.1", "nonsense", "h:", "h:http", "", "http://", "http://h:1/v1", "ftp://h:1"),
         *("http://h:99999", "http://u:p@h:1", "http://[::1"),
+        *("http://h:0", "h:0", "h:1?", "h:1#", "a b:1", "a\0b:1", "\th:1", "a\r\nb:1", "a..b:1", "x" * 64 + ":1"),
     ],
 )
 def test_bad_urls_are_named(url: str) -> None:
