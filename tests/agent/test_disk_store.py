@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -335,6 +336,23 @@ def test_pages_larger_than_a_request(tmp_path: Path, size: int) -> None:
     rig.save(range(6))
     assert rig.load([4, 5, 1]) == ([5, 6, 2], set())
     rig.store.close()
+
+
+def test_what_its_threads_take_is_known(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.save(range(8))
+    real = os.preadv
+
+    def costly(file: int, buffers: Sequence[memoryview], offset: int) -> int:
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return real(file, buffers, offset)
+
+    monkeypatch.setattr(segments.os, "preadv", costly)
+    move = Move([rig.entries[number] for number in (0, 2, 4)], [0, 2, 4], [0, 2, 4])
+    rig.store.load(move)
+    assert not move.bad
+    assert move.cpu_s >= 0.015
 
 
 def test_neighbours_go_in_one_request(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The share of a computing engine's time that moves may take."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,19 @@ def test_what_was_taken_is_given_back_before_more_is_sent() -> None:
         clock.now = now
         pace.turn(computing=True)
         assert pace.open is opens
+
+
+def test_it_is_known_for_how_long_pages_were_held_back() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pace.spend(0.05)
+    pace.turn(computing=True)
+    for clock.now, asked in ((0.1, False), (0.2, True), (0.3, True), (0.6, False), (0.7, True)):
+        pace.turn(computing=True)
+        assert not asked or pace.may_send() == pace.open
+        assert pace.holds == (asked and not pace.open)
+    assert pace.open, "half a second has given it back"
+    assert pace.held_s == pytest.approx(0.4), "from 0.2, when it was first asked for, to 0.6"
 
 
 def test_an_idle_engine_lacks_nothing() -> None:
