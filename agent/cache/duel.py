@@ -1,7 +1,7 @@
 """Which of two orders does better at present: the learned one, or least recently used first.
 
 Both keep a small cache of their own beside the real one, of keys alone and for a sample of all pages. The learned order
-decides while it finds more, by more than chance would have it.
+decides while it finds more, by more than chance would have it, and by more than deciding has cost lately.
 """
 
 import math
@@ -16,7 +16,9 @@ CERTAIN = 1.5
 """Standard deviations of what chance would make of a lead. With fewer, one is followed that is none; with more, one is
 followed late."""
 DECAY = 1 / 4096
-"""Of the lead that is forgotten with each request, so that traffic may change."""
+"""Of lead and loss that is forgotten with each request, so that traffic may change."""
+COVERS = 2.0
+"""Times over that the lead must cover what deciding has cost: so that is never more than half of the lead there was."""
 
 
 class Duel:
@@ -30,19 +32,20 @@ class Duel:
         self._oldest = Shadow(capacity, heat, tier + 1, heat.take_oldest)
         self.lead = 0.0
         """Pages of the sample that the learned order found, and the other did not."""
-        self._variance = 0.0
-
-    @property
-    def learned(self) -> bool:
+        self.loss = 0.0
+        """By how much the lead fell, from its highest, while the learned order decided."""
+        self.learned = False
         """Whether the learned order decides."""
-        return self.lead > CERTAIN * math.sqrt(self._variance)
+        self._variance = 0.0
 
     def request(self, keys: Sequence[int], found: int, trunk: int, tail: int) -> None:
         """A request for these pages is done; its visits to the first `found` of them, and to the rest."""
         sample = [(key, trunk if at < found else tail) for at, key in enumerate(keys) if not key % self._every]
         lead = self._learned.request(sample) - self._oldest.request(sample)
         self.lead += lead - self.lead * DECAY
+        self.loss = max(0.0, self.loss - self.loss * DECAY - lead * self.learned)
         self._variance += lead * lead - self._variance * DECAY
+        self.learned = self.lead > CERTAIN * math.sqrt(self._variance) + COVERS * self.loss
 
 
 @dataclass(eq=False, slots=True)

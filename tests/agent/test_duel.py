@@ -6,7 +6,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.agent.cache.duel import SAMPLE_PAGES, Duel, Shadow
+from trunkline.agent.cache.duel import COVERS, SAMPLE_PAGES, Duel, Shadow
 from trunkline.agent.cache.visits import Visits
 from trunkline.kernels.core import hash64
 from trunkline.shared.names import Tier
@@ -74,6 +74,43 @@ def test_in_a_loop_the_learned_order_leads() -> None:
     duel = duel_of(visits, 20)
     for at in range(600):
         ask(visits, [key(at % 30)], 1 if at >= 30 else 0)
+    assert duel.learned
+
+
+class Scripted:
+    """A small cache that finds what it is told to."""
+
+    def __init__(self, found: Sequence[int]) -> None:
+        self._found = iter(found)
+
+    def request(self, path: Sequence[tuple[int, int]]) -> int:
+        return next(self._found)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=200))
+def test_deciding_never_costs_more_than_half_of_the_lead_there_was(found: list[tuple[int, int]]) -> None:
+    duel = duel_of(Visits(8), 4)
+    duel._learned, duel._oldest = Scripted([one for one, _ in found]), Scripted([other for _, other in found])  # type: ignore[assignment]
+    most = step = 0.0
+    for one, other in found:
+        decided = duel.learned
+        duel.request([], 0, 0, 0)
+        step = max(step, other - one if decided else 0.0)
+        most = max(most, duel.lead)
+        assert duel.loss <= most / COVERS + step + 1e-9
+
+
+def test_what_deciding_has_cost_must_be_made_up_for() -> None:
+    duel = duel_of(Visits(8), 4)
+    leads = [*[4] * 20, *[-4] * 15, *[4] * 60]
+    duel._learned, duel._oldest = Scripted([10 + lead for lead in leads]), Scripted([10] * len(leads))  # type: ignore[assignment]
+    decided = []
+    for _ in leads:
+        duel.request([], 0, 0, 0)
+        decided.append(duel.learned)
+    first, stop = decided.index(True), decided.index(False, decided.index(True))
+    again = decided.index(True, stop)
+    assert first < 20 < stop < 35 < again
     assert duel.learned
 
 
