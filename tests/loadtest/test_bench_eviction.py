@@ -43,6 +43,7 @@ def test_rows_have_a_share_for_each_policy() -> None:
 
 
 def test_the_made_up_traffic_is_the_same_for_the_same_seed() -> None:
-    assert made_up(3) == made_up(3) != made_up(4)
-    for trace in made_up(3):
+    traces = made_up(3)
+    assert traces == made_up(3) != made_up(4)
+    for trace in traces:
         assert all(len(record.blocks) * 512 == record.prompt_tokens for record in trace.records)

@@ -66,7 +66,8 @@ def test_a_peer_must_run_here(url: str) -> None:
 @pytest.mark.timeout(180)
 def test_a_short_run_with_a_peer(backend: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "BACKENDS", (backend,))
-    monkeypatch.setattr(router, "SECONDS", 0.3)
+    for name, small in {"SECONDS": 0.3, "CONNECTIONS": 8, "LOOKS": 2}.items():
+        monkeypatch.setattr(router, name, small)
     rows = router.run(1, {"peer": f"http://127.0.0.1:{backend}"}, prompts=200)
     cpu, memory = rows[:3], rows[3:]
     assert all("(peer)" in str(row["figure"]) and float(str(row["ours"])) >= 0 for row in cpu)
