@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trunkline.loadtest.bench import router
+from trunkline.loadtest.bench import client, router
 from trunkline.loadtest.bench.client import Bodies, drive
 from trunkline.shared.errors import ConfigError
 
@@ -68,6 +68,7 @@ def test_a_short_run_with_a_peer(backend: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(router, "BACKENDS", (backend,))
     for name, small in {"SECONDS": 0.3, "CONNECTIONS": 8, "LOOKS": 2}.items():
         monkeypatch.setattr(router, name, small)
+    monkeypatch.setattr(client, "BODIES", 20)
     rows = router.run(1, {"peer": f"http://127.0.0.1:{backend}"}, prompts=200)
     cpu, memory = rows[:3], rows[3:]
     assert all("(peer)" in str(row["figure"]) and float(str(row["ours"])) >= 0 for row in cpu)
