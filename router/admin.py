@@ -150,6 +150,7 @@ def view(context: Context) -> dict[str, object]:
             "responses": {str(status): count for status, count in sorted(counters.responses.items())},
             "retries": counters.retries,
             "broken_responses": counters.broken,
+            "starved_requests": counters.starved,
             "client_disconnects": counters.outcomes[Outcome.LEFT],
             "prompt_tokens": counters.placed_tokens,
             "matched_tokens": counters.matched_tokens,

@@ -43,6 +43,7 @@ class Counters:
         "placed_tokens",
         "responses",
         "retries",
+        "starved",
         "ttft",
     )
 
@@ -55,6 +56,8 @@ class Counters:
         """By HTTP status."""
         self.retries = 0
         """Tries that moved on to another node."""
+        self.starved = 0
+        """Requests refused because the router had no file descriptor left for a connection to a node."""
         self.broken = 0
         """Responses that a node did not complete."""
         self.placed_tokens = 0

@@ -45,6 +45,7 @@ class RouterCollector(Collector):
         yield catalog.ITL.of(self._context.splices.gaps())
         yield catalog.E2E.of(counters.e2e)
         yield catalog.RETRIES.of(counters.retries)
+        yield catalog.STARVED.of(counters.starved)
         yield catalog.BROKEN.of(counters.broken)
         yield catalog.PROMPT_TOKENS.of(counters.placed_tokens)
         yield catalog.MATCHED_TOKENS.of(counters.matched_tokens)

@@ -1,12 +1,16 @@
 """Connections to nodes that are kept open between requests."""
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
 
 from trunkline.router.connection import Connection
 from trunkline.router.node import Node
-from trunkline.router.receiver import NodeFailure, Receiver
+from trunkline.router.receiver import NodeFailure, OutOfFiles, Receiver
+
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE)
+"""Of the process, of the machine."""
 
 
 class Pool:
@@ -67,6 +71,10 @@ class Pool:
         except TimeoutError:
             receiver.on_failure(NodeFailure(f"no connection within {self._deadline} s", timeout=True))
         except OSError as error:
+            if error.errno in _OUT_OF_FILES:
+                lack = f"the router has no file descriptor left ({error.strerror}): raise its limit"
+                receiver.on_failure(OutOfFiles(lack))
+                return
             refused = isinstance(error, ConnectionRefusedError)
             receiver.on_failure(NodeFailure(f"cannot connect: {error}", refused=refused))
         else:

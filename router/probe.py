@@ -11,7 +11,7 @@ import msgspec
 
 from trunkline.router.fetch import fetch
 from trunkline.router.follower import Stream
-from trunkline.router.receiver import NodeFailure
+from trunkline.router.receiver import NodeFailure, OutOfFiles
 from trunkline.shared.errors import UNDECODABLE, TrunklineError, WireError
 from trunkline.shared.names import HEADER_CLUSTER, INFO_PATH
 from trunkline.shared.pull import is_address
@@ -22,11 +22,13 @@ _UNSPECIFIED_HOSTS = {"0.0.0.0", "::", "*"}  # noqa: S104 - what an endpoint may
 
 
 class ProbeError(TrunklineError):
-    """A node that does not answer, or not in a way that can be used. `slow`: it might only be busy."""
+    """A node that does not answer, or not in a way that can be used. `slow`: it might only be busy. `unasked`: the
+    router had no file descriptor left to ask it."""
 
-    def __init__(self, message: str, *, slow: bool = False) -> None:
+    def __init__(self, message: str, *, slow: bool = False, unasked: bool = False) -> None:
         super().__init__(message)
         self.slow = slow
+        self.unasked = unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class Prober:
         try:
             return await fetch(url, MAX_ANSWER_BYTES, self._timeout_s, self._headers)
         except NodeFailure as failure:
-            raise ProbeError(f"GET {url}: {failure}", slow=failure.timeout) from None
+            unasked = isinstance(failure, OutOfFiles)
+            raise ProbeError(f"GET {url}: {failure}", slow=failure.timeout, unasked=unasked) from None
 
 
 @asynccontextmanager

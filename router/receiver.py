@@ -17,6 +17,10 @@ class NodeFailure(Exception):
         """A connection that was kept open turned out to be closed: another one may well work."""
 
 
+class OutOfFiles(NodeFailure):
+    """No connection could be opened, for the router has no file descriptor left. That says nothing about the node."""
+
+
 class Receiver(Protocol):
     """Who waits for a response. Called on the event loop, in this order; nothing comes after the last two."""
 

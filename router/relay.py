@@ -13,7 +13,7 @@ from trunkline.router.context import Context
 from trunkline.router.counters import Outcome
 from trunkline.router.head import is_event_stream
 from trunkline.router.nodes import NodeState
-from trunkline.router.receiver import NodeFailure
+from trunkline.router.receiver import NodeFailure, OutOfFiles
 from trunkline.router.scheduler.placement import Choice, Placement
 from trunkline.router.scheduler.scheduler import Ticket
 from trunkline.router.unframed import UnframedConnection
@@ -209,6 +209,11 @@ class Relay:
         if failure.stale:
             self._settle()
             self._begin(choice)
+            return
+        if isinstance(failure, OutOfFiles):
+            log.error("request %s: %s", self._client.request_id, failure)
+            context.counters.starved += 1
+            self.refuse(Overloaded(str(failure), retry_after=1.0, status=503))
             return
         context.registry.mark_failed(choice.node, str(failure))
         if failure.refused:

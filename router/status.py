@@ -57,9 +57,16 @@ def render(view: dict[str, Any], console: Console) -> Group:
         *_registry(view["registry"]),
         *_listing(view["listing"]),
         ("retries, broken", f"{router['retries']:,}, {router['broken_responses']:,}"),
+        *_starved(router["starved_requests"]),
     ):
         totals.add_row(name, value)
     return Group(table, *problems, "", totals)
+
+
+def _starved(requests: int) -> list[tuple[str, str]]:
+    if not requests:
+        return []
+    return [("refused for want of files", f"[red]{requests:,}[/]: raise the router's limit of open files")]
 
 
 def _nodes(nodes: list[dict[str, Any]], *, short: bool) -> Table:

@@ -129,6 +129,9 @@ class Watcher:
             self._set(NodeState.READY, "")
 
     def _missed(self, error: ProbeError) -> None:
+        if error.unasked:
+            log.error("node %s stays %s: %s", self.node.name, self.node.state, error)
+            return
         self._slow += 1
         if error.slow and self._slow < _SLOW_PROBES and self.node.state is not NodeState.JOINING:
             log.warning("node %s: %s", self.node.name, error)

@@ -52,6 +52,11 @@ ITL = _requests.histogram(
 )
 E2E = _requests.histogram("e2e_seconds", "of whole responses: from the complete request to their end", bounds=_LATENCY)
 RETRIES = _requests.counter("retries", "tries that moved on to another node")
+STARVED = _requests.counter(
+    "starved_requests",
+    "refused with 503: no file descriptor was left for a connection to a node",
+    watch="should be flat; raise the limit of open files",
+)
 BROKEN = _requests.counter("broken_responses", "responses that a node did not complete", watch="should be flat")
 PROMPT_TOKENS = _requests.counter("prompt_tokens", "of placed requests, estimated", unit="tokens")
 MATCHED_TOKENS = _requests.counter("matched_tokens", "of these, expected in the chosen node's cache", unit="tokens")
