@@ -36,19 +36,23 @@ class PromptKeys:
     Tokens of text are estimated from its bytes; `bytes_per_token` is what was learned about the model.
     """
 
-    __slots__ = ("_content", "_salt", "_seeds", "text_bytes", "tokens")
+    __slots__ = ("_content", "_salt", "_seeds", "text", "text_bytes", "tokens")
 
     def __init__(self, prompt: Prompt, salt: str, seeds: Seeds, bytes_per_token: float) -> None:
         content = prompt.content
         self._content = content
         self._salt = salt
         self._seeds = seeds
+        self.text: tuple[list[bytes], list[bytes | str], bool] | None
+        """Frames, texts, and whether they are closed: by these a key stands for tokens. None for token ids."""
         if isinstance(content, Canonical):
+            self.text = content.frames, content.texts, content.closed
             self.text_bytes = sum(map(len, content.texts))
             """Bytes of text in UTF-8; 0 for token ids."""
             self.tokens = max(1, int(self.text_bytes / bytes_per_token))
             """Of the whole prompt; exact for token ids."""
         else:
+            self.text = None
             self.text_bytes = 0
             self.tokens = len(content)
 
@@ -59,9 +63,3 @@ class PromptKeys:
             return page_chain(self._seeds.get(namespace, self._salt, text=False), content)
         seed = self._seeds.get(namespace, self._salt, text=True)
         return text_chain(seed, content.frames, content.texts, TEXT_CHUNK, content.closed)
-
-    @property
-    def text(self) -> tuple[list[bytes], list[bytes | str], bool] | None:
-        """Frames, texts, and whether they are closed: by these a key stands for tokens. None for token ids."""
-        content = self._content
-        return None if isinstance(content, array) else (content.frames, content.texts, content.closed)

@@ -198,7 +198,7 @@ class Ranker:
         now: float,
         relief: dict[int, Callable[[float], float]] | None,
     ) -> tuple[Ranking, list[bytes]]:
-        """Of a prompt of so many tokens, whose chain is given for each group of candidates; with the sample of each.
+        """Of a prompt of about so many tokens, whose chain is given for each group; with the sample of each.
 
         `text`: frames, texts and whether they are closed, as for `text_chain`; None for token ids. Prefill costs
         `per_token` and `per_pair`; a token that is pushed out would have been `found` so often. `weight` is of a wait;
@@ -209,6 +209,8 @@ class Ranker:
 class Ranking:
     """Offers of all candidates, one group after the other, and the best of them in order."""
 
+    tokens: int
+    """Of the prompt: as estimated, or what some node is known to hold of it if that is more."""
     ranked: int
     """How many are in order."""
 
@@ -222,8 +224,8 @@ class Ranking:
     def prefer(self, rank: int) -> None:
         """That one is the best now, the others keep their order."""
 
-    def offers(self) -> list[tuple[float, float, float, float, float]]:
-        """Work, wait, load, tokens held, time of the last report."""
+    def offers(self) -> list[tuple[float, float, float, float, float, float]]:
+        """Work, wait, drag, load, tokens held, time of the last report."""
 
     def known(self, group: int) -> list[tuple[int, int, int, int]]:
         """(node, device, host, disk): tokens that it holds there."""

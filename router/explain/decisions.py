@@ -8,7 +8,7 @@ from trunkline.shared.metrics.router import DECISION
 
 MAX_BYTES = 32 << 20
 _BYTES = 1400
-_BYTES_PER_NODE = 64
+_BYTES_PER_NODE = 72
 """Of one decision; the most that was measured, for nodes that all hold some of the prompt."""
 
 

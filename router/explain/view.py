@@ -33,7 +33,7 @@ class _Candidate:
     @property
     def matched(self) -> int:
         """Tokens that it was expected not to compute."""
-        return int(self.offer[3])
+        return int(self.offer[4])
 
 
 def brief(decision: Decision, settings: SchedulerSettings, now: float) -> dict[str, object]:
@@ -154,8 +154,8 @@ def _why(decision: Decision, candidates: list[_Candidate], settings: SchedulerSe
     else:
         reasons.append(("cost", f"{first.node.name} cost the least: {first.cost:.3f} s"))
     limit = f"{settings.load_limit:.0%}"
-    cheaper = [one for one in candidates if one.cost < first.cost and one.offer[2] > settings.load_limit]
-    if first.offer[2] > settings.load_limit:
+    cheaper = [one for one in candidates if one.cost < first.cost and one.offer[3] > settings.load_limit]
+    if first.offer[3] > settings.load_limit:
         reasons.append(("all_full", f"every node was above the load limit of {limit}"))
     elif cheaper:
         given_up = min(cheaper, key=lambda candidate: candidate.cost)

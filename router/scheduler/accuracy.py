@@ -3,7 +3,6 @@
 from collections import OrderedDict
 
 from trunkline.router.scheduler.decision import Decision
-from trunkline.router.scheduler.placement import Placement
 from trunkline.shared.wire import Finished
 
 MAX_WAITING = 16_384
@@ -18,43 +17,42 @@ class Accuracy:
 
     def __init__(self, bytes_per_token: float) -> None:
         self._prior = bytes_per_token
-        self._waiting: OrderedDict[str, tuple[Decision, int, int]] = OrderedDict()
-        """With tokens expected and bytes of text, by request."""
+        self._waiting: OrderedDict[str, Decision] = OrderedDict()
+        """By request."""
         self._seen: dict[str, tuple[float, float]] = {}
         """Bytes and tokens by model, older ones fading."""
         self.prompt_tokens = 0
         self.expected_tokens = 0
         self.real_tokens = 0
         self.requests = 0
+        self.found = 0.0
+        """How often a token that comes into a cache is found there again, once at most counted."""
         self.short = 0
         """Requests that found less than three quarters of what was promised: false promises."""
 
-    def expect(self, request_id: str, placement: Placement, matched: int) -> None:
+    def expect(self, request_id: str, decision: Decision, matched: int) -> None:
         """The node will report how many of the `matched` tokens it really had."""
+        decision.matched = matched
         waiting = self._waiting
         if len(waiting) >= MAX_WAITING:
             waiting.popitem(last=False)  # A dict would look for its first item among all that were deleted.
-        waiting[request_id] = (placement.decision, matched, placement.text_bytes)
+        waiting[request_id] = decision
 
     def finished(self, finished: Finished) -> None:
         """A node reports. Requests of other routers are not ours to judge."""
-        expected = self._waiting.pop(finished.request_id, None)
-        if expected is None:
+        decision = self._waiting.pop(finished.request_id, None)
+        if decision is None:
             return
-        decision, matched, text_bytes = expected
         decision.finished = finished
+        matched = decision.matched
         self.requests += 1
         self.prompt_tokens += finished.prompt_tokens
         self.expected_tokens += matched
         self.real_tokens += finished.cached_tokens
         self.short += 4 * finished.cached_tokens < 3 * matched
-        if text_bytes and finished.prompt_tokens > 0:
-            self._learn(decision.model, text_bytes, finished.prompt_tokens)
-
-    @property
-    def found(self) -> float:
-        """How often a token that comes into a cache is found there again, once at most counted."""
-        return min(1.0, self.real_tokens / max(1, self.prompt_tokens - self.real_tokens))
+        self.found = min(1.0, self.real_tokens / max(1, self.prompt_tokens - self.real_tokens))
+        if decision.text_bytes and finished.prompt_tokens > 0:
+            self._learn(decision.model, decision.text_bytes, finished.prompt_tokens)
 
     def bytes_per_token(self, model: str) -> float:
         seen = self._seen.get(model)

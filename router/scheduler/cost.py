@@ -1,20 +1,22 @@
 """The cost of a request on a node, in seconds. Pure functions, shared by the router and the simulator.
 
-    cost = work + weight * wait,    weight = 1 - rho, within bounds
+    cost = work + weight * (wait + drag),    weight = 1 - rho, within bounds
 
 The work that a request adds delays everyone behind it; the queue that it joins delays only itself. At utilisation rho
 about 1 / (1 - rho) requests suffer from added work for each one that waits, hence the weight.
 
-Work is in seconds of a node like the fleet. What a slower node needs on top is part of the wait there: it delays the
-request itself longer, but fewer come by behind it. So a slow node gets its share when queues have grown elsewhere.
+Work is in seconds of a node like the fleet. What a slower node needs on top weighs like a wait there (`drag`): it
+delays the request itself longer, but fewer come by behind it. So a slow node gets its share when queues have grown
+elsewhere.
 
     work = prices.seconds(uncached, matched) - what is for others, see below
-    wait = max(wait_s - passed[size], promotion) + work * (excess + longer[size])       size = size_of(uncached)
+    wait = max(wait_s - passed[size], promotion)                                size = size_of(uncached)
+    drag = work * (excess + longer[size])
     promotion = tokens in the host tier * host_s + tokens on disk * disk_s
 
-The second line is of the node's row of the board. What a node has is what its summary or a claim says, whichever is
-more. It promotes all, or what is in the host tier, or nothing, whichever brings the first token soonest, as nodes
-decide it; pages come while the request waits for its turn. One token at least is always computed.
+The second and third line are of the node's rows of the board. What a node has is what its summary or a claim says,
+whichever is more. It promotes all, or what is in the host tier, or nothing, whichever brings the first token soonest,
+as nodes decide it; pages come while the request waits for its turn. One token at least is always computed.
 
 Computing again what another node holds makes a copy, which serves those who come for the same prefix. As far as it is
 they who fill the queues of its holders, they share the price of it with the request that happens to make it. Of a piece
@@ -24,7 +26,7 @@ of the prompt that has `holders` and had so many `uses` lately, up to where a cl
     others = busy * uses / (holders + 1)                                    who will come to a new copy
     for others = its prefill * others / (1 + others)
 
-A wait is for the whole work.
+The drag is of the whole work.
 
 A node may also pull what it lacks from the node that holds most of it and whose link is free first. That takes no time
 of the engine: it runs while the request waits for its turn, and while the first chunk after it is computed. So it is a
@@ -64,11 +66,11 @@ _PULL_LATENCY_S = 0.001
 _READERS = 4
 """Nodes, those with the shortest waits, that are considered as readers for a request."""
 
-Offer = tuple[float, float, float, float, float]
-"""What a node could do for a request: work and wait in seconds, its load, 1 when it is full, tokens of the prompt that
-it need not compute, and when it last reported (-inf: never). The wait at a fast node may be negative, but never by more
-than the work."""
-TERMS = ("work_s", "wait_s", "load")
+Offer = tuple[float, float, float, float, float, float]
+"""What a node could do for a request: work, wait and drag in seconds, its load, 1 when it is full, tokens of the prompt
+that it need not compute, and when it last reported (-inf: never). The drag of a fast node is negative, but never by
+more than the work."""
+TERMS = ("work_s", "wait_s", "drag_s", "load")
 """Names of an offer's first parts, for people."""
 
 
@@ -101,7 +103,7 @@ def queue_weight(rho: float, least: float, most: float) -> float:
 
 def costs(offers: Sequence[Offer], weight: float, limit: float) -> list[float]:
     """Of each offer. Those above `limit` cost more than any below it."""
-    return [work + weight * wait + (_FULL_S if load > limit else 0.0) for work, wait, load, _, _ in offers]
+    return [work + weight * (wait + drag) + (_FULL_S if load > limit else 0.0) for work, wait, drag, load, *_ in offers]
 
 
 def near_bound(best: float, tie: float) -> float:

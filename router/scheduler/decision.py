@@ -24,7 +24,9 @@ class Decision(msgspec.Struct, eq=False, gc=False):
     """By the scheduler's clock."""
     model: str
     tokens: int
-    """Of the whole prompt, estimated."""
+    """Of the whole prompt: estimated, or what some node is known to hold of it if that is more."""
+    text_bytes: int
+    """0 for token ids."""
     groups: "Sequence[Group]"
     """Empty when the decision is forgotten."""
     ranking: Ranking | None

@@ -59,7 +59,6 @@ class Placement(msgspec.Struct, frozen=True, gc=False):
     claims: list[bytes]
     """Sample of the prompt's chain for each group."""
     tokens: int
-    text_bytes: int
     decision: Decision
 
     @property

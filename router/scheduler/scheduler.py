@@ -93,12 +93,12 @@ class Scheduler(NodeListener):
         for load in self._dirty:
             load.settle()
         self._dirty.clear()
-        tokens, weight, per_token, per_pair = keys.tokens, self._queue_weight, prices.per_token, prices.per_pair
+        weight, per_token, per_pair = self._queue_weight, prices.per_token, prices.per_pair
         ranking, claims = self._rank(
             grouped.candidates,
             [keys.chain(group.namespace) for group in groups],
             keys.text,
-            tokens,
+            keys.tokens,
             bytes_per_token,
             per_token,
             per_pair,
@@ -108,14 +108,17 @@ class Scheduler(NodeListener):
             now,
             relief,
         )
-        decision = Decision(now, prompt.model, tokens, groups, ranking, weight, per_token, per_pair, self._unknown)
-        return Placement(groups, ranking, claims, tokens, keys.text_bytes, decision)
+        tokens = ranking.tokens
+        decision = Decision(
+            now, prompt.model, tokens, keys.text_bytes, groups, ranking, weight, per_token, per_pair, self._unknown
+        )
+        return Placement(groups, ranking, claims, tokens, decision)
 
     def start(self, choice: Choice, placement: Placement, request_id: str) -> Ticket:
         """The request is sent to this node now: what it adds counts from here on, and what it will hold is claimed."""
         self.claim(choice)
         if not choice.assumed:
-            self.accuracy.expect(request_id, placement, choice.matched)
+            self.accuracy.expect(request_id, placement.decision, choice.matched)
         if choice.pull_from is not None:
             choice.load.pull(self.load_of(choice.pull_from), choice.pulled, self._clock())
         window = choice.load.place(choice.uncached, placement.tokens - choice.uncached, self._clock())

@@ -59,10 +59,10 @@ class Fleet:
         self.scheduler.begin(ticket)
         self.scheduler.finish(ticket)
 
-    def holds(self, node: int, prompt: Prompt, tier: Tier = Tier.DEVICE) -> None:
+    def holds(self, node: int, prompt: Prompt, tier: Tier = Tier.DEVICE, bytes_per_token: float = 4.0) -> None:
         """The node has published the whole prompt."""
         chain = PromptKeys(prompt, "", Seeds(), 4.0).chain(SPACE)
-        self.index.store(node, chain, depths(prompt, 4.0), tier)
+        self.index.store(node, chain, depths(prompt, bytes_per_token), tier)
 
 
 def depths(prompt: Prompt, bytes_per_token: float) -> "array[int]":

@@ -133,25 +133,27 @@ def test_offers_pulls_and_order_are_what_the_formulas_say(
     offers = ranking.offers()
     pulls = {at: (source, tokens) for at, source, tokens in ranking.pulls(0)}
     possible_pulls = _pulls(nodes, order, {node: sum(rest) for node, rest in known.items()}, held, count)
-    for at, (node, (work, wait, load, matched, told_at)) in enumerate(zip(order, offers, strict=True)):
+    assert ranking.tokens == count
+    for at, (node, (work, wait, drag, load, matched, told_at)) in enumerate(zip(order, offers, strict=True)):
         assert (load, told_at) == (nodes[node].fill, -node)
         soonest, possible = _own(nodes[node], known.get(node, [0, 0, 0]), claimed.get(node, 0), held, count, asked)
         own = [offer for over, offer in possible if over == pytest.approx(soonest)]
         if at in pulls:
             source, pulled, *terms = possible_pulls[at]
             assert pulls[at] == (source, pulled)
-            assert (work, wait) == pytest.approx(tuple(terms))
-            assert work + weight * wait <= max(work + weight * wait for work, wait, _ in own) + 1e-9
+            assert (work, wait, drag) == pytest.approx(tuple(terms))
+            cost_s = work + weight * (wait + drag)
+            assert cost_s <= max(work + weight * (wait + drag) for work, wait, drag, _ in own) + 1e-9
         else:
-            assert (work, wait, matched) in [pytest.approx(offer, abs=1e-9) for offer in own]
+            assert (work, wait, drag, matched) in [pytest.approx(offer, abs=1e-9) for offer in own]
             if at in possible_pulls:
-                _, _, its_work, its_wait = possible_pulls[at]
-                assert its_work + weight * its_wait >= work + weight * wait - 1e-9
+                _, _, its_work, its_wait, its_drag = possible_pulls[at]
+                assert its_work + weight * (its_wait + its_drag) >= work + weight * (wait + drag) - 1e-9
     assert [ranking.choice(rank)[1] for rank in range(ranking.ranked)] == _ranked(offers, weight, draw)
 
 
-Possible = list[tuple[float, tuple[float, float, int]]]
-"""When a first token would come, and what that costs: work, wait, tokens held."""
+Possible = list[tuple[float, tuple[float, float, float, int]]]
+"""When a first token would come, and what that costs: work, wait, drag, tokens held."""
 
 
 def _own(
@@ -166,7 +168,7 @@ def _own(
         wait_s, drag = node.wait(uncached)
         queue = max(wait_s, promoted * node.host_s + on_disk * node.disk_s)
         charged = own - _for_others(has, list(held.values()), tokens, asked)
-        possible.append((queue + own, (charged, queue + own * drag, has)))
+        possible.append((queue + own, (charged, queue, own * drag, has)))
     return min(over for over, _ in possible), possible
 
 
@@ -187,8 +189,8 @@ def _for_others(has: int, held: list[int], tokens: int, asked: list[tuple[int, f
 
 def _pulls(
     nodes: list[Account], order: list[int], known: dict[int, int], held: dict[int, int], tokens: int
-) -> dict[int, tuple[int, int, float, float]]:
-    """By position, of those who could: position of the lender, tokens, work, wait."""
+) -> dict[int, tuple[int, int, float, float, float]]:
+    """By position, of those who could: position of the lender, tokens, work, wait, drag."""
     lenders = [
         (-count, max(0.0, nodes[node].link[2] - NOW), node)
         for node, count in known.items()
@@ -211,7 +213,7 @@ def _pulls(
             pull_s = LATENCY_S + begins_s + count / min(rate, lender[0]) - hidden_s
             wait_s, drag = node.wait(uncached)
             work = rest_s + (FOUND * PRICES.seconds(count, has) if count > room else 0.0)
-            pulls[at] = (order.index(source), count, work, max(wait_s, pull_s) + rest_s * drag)
+            pulls[at] = (order.index(source), count, work, max(wait_s, pull_s), rest_s * drag)
     return pulls
 
 
@@ -222,13 +224,14 @@ def _ranked(offers: list[cost.Offer], weight: float, draw: float) -> list[int]:
     near = [at for at in range(len(costs)) if at == order[0] or costs[at] <= bound]
     part, place = math.modf(draw * len(near))
     chosen = near[int(place)]
-    work, wait, *_ = offers[chosen]
+    terms = [(work, wait + drag) for work, wait, drag, *_ in offers]
+    work, wait = terms[chosen]
     for at in near:
-        other_work, other_wait, *_ = offers[at]
+        other_work, other_wait = terms[at]
         if other_work <= work and other_wait <= wait:
             work, wait = other_work, other_wait
-    if offers[chosen][:2] != (work, wait):
-        best = [at for at in near if offers[at][:2] == (work, wait)]
+    if terms[chosen] != (work, wait):
+        best = [at for at in near if terms[at] == (work, wait)]
         chosen = best[int(part * len(best))]
     order.remove(chosen)
     return [chosen, *order][: cost.MOST_RANKED]

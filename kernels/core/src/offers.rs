@@ -4,8 +4,8 @@
 
 use crate::copies::{Asked, Copies};
 
-/// Seconds of work and of wait, load (1 when the node is full), tokens held, and when the node last reported.
-pub type Offer = [f64; 5];
+/// Seconds of work, of wait and of drag, load (1 when the node is full), tokens held, and when the node last reported.
+pub type Offer = [f64; 6];
 
 /// Columns of an account.
 const FILL: usize = 0;
@@ -20,6 +20,8 @@ const PASSES: usize = 6;
 /// Not 0: the node's row of `links` counts.
 pub const LINKED: usize = 7;
 const ACCOUNT: usize = 8;
+/// As bytes.
+type Account = [u8; ACCOUNT * size_of::<f64>()];
 /// Columns of a link, see `pulls`.
 pub const LINK: usize = 6;
 
@@ -48,7 +50,7 @@ impl<'a> Board<'a> {
 
     pub fn row(self, number: u32) -> Row<'a> {
         Row {
-            cells: cells(self.accounts, number, ACCOUNT),
+            account: &self.accounts.as_chunks().0[number as usize],
             number,
             board: self,
         }
@@ -62,7 +64,7 @@ fn cells(bytes: &[u8], number: u32, columns: usize) -> &[[u8; 8]] {
 }
 
 pub struct Row<'a> {
-    cells: &'a [[u8; 8]],
+    account: &'a Account,
     number: u32,
     board: Board<'a>,
 }
@@ -70,7 +72,7 @@ pub struct Row<'a> {
 impl<'a> Row<'a> {
     #[inline]
     pub fn at(&self, column: usize) -> f64 {
-        f64::from_ne_bytes(self.cells[column])
+        f64::from_ne_bytes(self.account.as_chunks().0[column])
     }
 
     /// None: the node neither pulls nor lends.
@@ -89,10 +91,11 @@ impl<'a> Row<'a> {
     fn offer(&self, offer: &mut Offer, tokens: u32, matched: u32, work: f64, brought: f64) {
         let (queue, drag) = self.wait(tokens.saturating_sub(matched).max(1));
         offer[0] = work;
-        offer[1] = queue.max(brought) + work * drag;
-        offer[2] = self.at(FILL);
-        offer[3] = f64::from(matched);
-        offer[4] = self.at(REPORTED_AT);
+        offer[1] = queue.max(brought);
+        offer[2] = work * drag;
+        offer[3] = self.at(FILL);
+        offer[4] = f64::from(matched);
+        offer[5] = self.at(REPORTED_AT);
     }
 
     /// Of a prompt with so many tokens to compute: until its turn, and per second of its work.
@@ -137,7 +140,7 @@ impl<'a> Row<'a> {
     ) {
         let from_host = f64::from(host) * self.at(HOST);
         let from_disk = from_host + f64::from(disk) * self.at(DISK);
-        let (mut first, mut possible) = (f64::INFINITY, [0.0; 5]);
+        let (mut first, mut possible) = (f64::INFINITY, Offer::default());
         for (held, brought) in [
             (ready, 0.0),
             (all([ready, host, 0]), from_host),
@@ -187,17 +190,17 @@ pub struct Prompt<'a> {
 }
 
 /// For each of `rows`, for a prompt of which so much is `held` by row. Rows are below `board.rows()` and have their
-/// place in `held`.
+/// place in `held`; `offers` are as many.
 pub fn weigh(
     board: Board<'_>,
     rows: &[u32],
     held: &[Held],
     prompt: &Prompt<'_>,
     prices: &Prices,
-) -> Vec<Offer> {
+    offers: &mut [Offer],
+) {
     let tokens = prompt.tokens;
     let new = prices.seconds(tokens, 0);
-    let mut offers = vec![[0.0; 5]; rows.len()];
     for (offer, &number) in offers.iter_mut().zip(rows) {
         let row = board.row(number);
         match held[number as usize] {
@@ -211,11 +214,16 @@ pub fn weigh(
         let asked = prompt.depths.iter().zip(prompt.uses);
         let asked = asked.map(|(&tokens, &uses)| Asked { tokens, uses });
         let copies = Copies::new(held, tokens, asked, prompt.memory_s, prices);
-        for [work, _, _, matched, _] in &mut offers {
-            *work -= copies.spared(*matched as u32);
+        // Most nodes hold nothing of it.
+        let new_spared = copies.spared(0);
+        for [work, _, _, _, matched, _] in offers {
+            *work -= if *matched == 0.0 {
+                new_spared
+            } else {
+                copies.spared(*matched as u32)
+            };
         }
     }
-    offers
 }
 
 #[cfg(test)]
@@ -246,28 +254,30 @@ mod tests {
             uses: &[],
             memory_s: 10.0,
         };
-        weigh(board, &[0, 1], held, &prompt, &prices)
+        let mut offers = vec![Offer::default(); 2];
+        weigh(board, &[0, 1], held, &prompt, &prices, &mut offers);
+        offers
     }
 
     #[test]
     fn what_is_held_is_not_computed() {
         let offers = weighed(0.0, 0.0, &[[0; 3], [990, 0, 0]]);
-        assert_eq!(offers[0], [10.0, 32.0, 0.5, 0.0, 7.0]);
-        assert_eq!(offers[1], [0.1, 1.0 + 0.1 * 3.0, 0.5, 990.0, 7.0]);
+        assert_eq!(offers[0], [10.0, 2.0, 30.0, 0.5, 0.0, 7.0]);
+        assert_eq!(offers[1], [0.1, 1.0, 0.1 * 3.0, 0.5, 990.0, 7.0]);
     }
 
     #[test]
     fn what_is_promoted_is_waited_for() {
         let work = |matched: f64| (1000.0 - matched) / 100.0;
-        let wait = |matched: f64, brought: f64| brought.max(2.0) + work(matched) * 3.0;
         for (host, disk, matched, brought) in [
-            (0.001, 0.001, 900.0, 0.8),
+            (0.001, 0.001, 900.0_f64, 0.8_f64),
             (0.01, 0.005, 900.0, 6.0),
             (0.01, 1.0, 500.0, 4.0),
             (1.0, 1.0, 100.0, 0.0),
         ] {
             let offer = weighed(host, disk, &[[100, 400, 400], [0; 3]])[0];
-            let expected = [work(matched), wait(matched, brought), 0.5, matched, 7.0];
+            let (work, wait) = (work(matched), brought.max(2.0));
+            let expected = [work, wait, 3.0 * work, 0.5, matched, 7.0];
             assert_eq!(offer, expected, "{host} {disk}");
         }
     }

@@ -82,10 +82,13 @@ pub fn pulls(
         let takes = f64::from(count) / link[RATE].min(lender.link[RATE]);
         let hidden_s = rest_s.min(link[STEP] * prices.token);
         let pull_s = terms.latency_s + (begins - terms.now + takes) - hidden_s;
-        let wait = queue.max(pull_s) + rest_s * drag;
+        let (wait, drag) = (queue.max(pull_s), rest_s * drag);
         let offer = &mut offers[at as usize];
-        if work + terms.weight * wait < offer[0] + terms.weight * offer[1] {
-            *offer = [work, wait, offer[2], f64::from(lender.tokens), offer[4]];
+        let cost = |work: f64, wait: f64, drag: f64| work + terms.weight * (wait + drag);
+        let [own_work, own_wait, own_drag, load, _, reported_at] = *offer;
+        if cost(work, wait, drag) < cost(own_work, own_wait, own_drag) {
+            let matched = f64::from(lender.tokens);
+            *offer = [work, wait, drag, load, matched, reported_at];
             pulls.push(Pull {
                 at,
                 source: lender.at,

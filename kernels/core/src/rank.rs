@@ -4,6 +4,7 @@
 use crate::offers::Offer;
 
 /// How offers compare; see `router/scheduler/cost.py`.
+#[derive(Clone, Copy, Default)]
 pub struct Rule {
     pub weight: f64,
     pub limit: f64,
@@ -13,46 +14,50 @@ pub struct Rule {
     pub negligible_s: f64,
 }
 
-/// Positions of the best offers, at most `most`, best first. `draw`, from 0 to below 1, decides among those that are
-/// nearly the same.
-pub fn rank(offers: &[Offer], rule: &Rule, draw: f64, most: usize) -> Vec<u32> {
-    let cost = |[work, wait, load, ..]: &Offer| {
-        let full = if *load > rule.limit { rule.full_s } else { 0.0 };
-        work + rule.weight * wait + full
-    };
-    let costs: Vec<f64> = offers.iter().map(cost).collect();
-    let cheaper = |one: &u32, other: &u32| {
-        let costs = costs[*one as usize].total_cmp(&costs[*other as usize]);
-        costs.then(one.cmp(other))
-    };
-    let mut order: Vec<u32> = (0..offers.len() as u32).collect();
-    if most < order.len() {
-        order.select_nth_unstable_by(most, cheaper);
-        order.truncate(most);
+impl Rule {
+    fn cost(&self, [work, wait, drag, load, ..]: &Offer) -> f64 {
+        let full = if *load > self.limit { self.full_s } else { 0.0 };
+        work + self.weight * (wait + drag) + full
     }
-    order.sort_unstable_by(cheaper);
-    let Some(&first) = order.first() else {
-        return order;
-    };
-    let best = costs[first as usize];
-    let full = if best >= rule.full_s {
+}
+
+/// The position of the best offer. `draw`, from 0 to below 1, decides among those that are nearly the same.
+pub fn best(offers: &[Offer], rule: &Rule, draw: f64) -> Option<u32> {
+    let costs = || offers.iter().map(|offer| rule.cost(offer)).zip(0..);
+    let (least, first) = costs().reduce(|best, next| {
+        let cheaper = next.0.total_cmp(&best.0).is_lt();
+        if cheaper {
+            next
+        } else {
+            best
+        }
+    })?;
+    let full = if least >= rule.full_s {
         rule.full_s
     } else {
         0.0
     };
-    let bound = full + (best - full) * (1.0 + rule.tie) + rule.negligible_s;
-    let near = |at: &u32| *at == first || costs[*at as usize] <= bound;
-    let near: Vec<u32> = (0..offers.len() as u32).filter(near).collect();
-    if near.len() > 1 {
-        let chosen = choose(offers, &near, draw);
-        match order.iter().position(|&at| at == chosen) {
-            Some(place) => order[..=place].rotate_right(1),
-            None => {
-                order.pop();
-                order.insert(0, chosen);
-            }
-        }
+    let bound = full + (least - full) * (1.0 + rule.tie) + rule.negligible_s;
+    let near = costs().filter(|&(cost, at)| at == first || cost <= bound);
+    let near: Vec<u32> = near.map(|(_, at)| at).collect();
+    Some(choose(offers, &near, draw))
+}
+
+/// Positions of the `best` offer, and of those that cost least, at most `most` together.
+pub fn order(offers: &[Offer], rule: &Rule, best: u32, most: usize) -> Vec<u32> {
+    let costs: Vec<f64> = offers.iter().map(|offer| rule.cost(offer)).collect();
+    let cheaper = |one: &u32, other: &u32| {
+        let costs = costs[*one as usize].total_cmp(&costs[*other as usize]);
+        costs.then(one.cmp(other))
+    };
+    let mut order: Vec<u32> = (0..offers.len() as u32).filter(|&at| at != best).collect();
+    let others = most - 1;
+    if others < order.len() {
+        order.select_nth_unstable_by(others, cheaper);
+        order.truncate(others);
     }
+    order.sort_unstable_by(cheaper);
+    order.insert(0, best);
     order
 }
 
@@ -60,14 +65,18 @@ pub fn rank(offers: &[Offer], rule: &Rule, draw: f64, most: usize) -> Vec<u32> {
 /// of those that are as good as that one: were it the first of them, the first nodes would work more than others.
 fn choose(offers: &[Offer], near: &[u32], draw: f64) -> u32 {
     let (drawn, draw) = pick(near, draw);
-    let [mut work, mut wait, ..] = offers[drawn as usize];
+    let terms = |at: u32| {
+        let [work, wait, drag, ..] = offers[at as usize];
+        (work, wait + drag)
+    };
+    let (mut work, mut wait) = terms(drawn);
     for &at in near {
-        let [other_work, other_wait, ..] = offers[at as usize];
+        let (other_work, other_wait) = terms(at);
         if other_work <= work && other_wait <= wait {
             (work, wait) = (other_work, other_wait);
         }
     }
-    let best = |at: &u32| offers[*at as usize][..2] == [work, wait];
+    let best = |at: &u32| terms(*at) == (work, wait);
     if best(&drawn) {
         return drawn;
     }
@@ -93,8 +102,12 @@ mod tests {
         negligible_s: 0.001,
     };
 
+    fn rank(offers: &[Offer], draw: f64, most: usize) -> Vec<u32> {
+        order(offers, &RULE, best(offers, &RULE, draw).unwrap(), most)
+    }
+
     fn offers(terms: &[[f64; 3]]) -> Vec<Offer> {
-        let whole = |&[work, wait, load]: &[f64; 3]| [work, wait, load, 0.0, 0.0];
+        let whole = |&[work, wait, load]: &[f64; 3]| [work, wait, 0.0, load, 0.0, 0.0];
         terms.iter().map(whole).collect()
     }
 
@@ -106,28 +119,28 @@ mod tests {
             [1.0, 0.0, 0.0],
             [1.0, 4.0, 0.0],
         ]);
-        assert_eq!(rank(&offers, &RULE, 0.0, 9), [2, 0, 3, 1]);
-        assert_eq!(rank(&offers, &RULE, 0.0, 2), [2, 0]);
-        assert!(rank(&[], &RULE, 0.0, 9).is_empty());
+        assert_eq!(rank(&offers, 0.0, 9), [2, 0, 3, 1]);
+        assert_eq!(rank(&offers, 0.0, 2), [2, 0]);
+        assert_eq!(best(&[], &RULE, 0.0), None);
     }
 
     #[test]
     fn what_costs_no_number_is_last() {
         let mut offers = offers(&[[1.0, 0.0, 0.0]; 100]);
         offers.iter_mut().step_by(3).for_each(|it| it[0] = f64::NAN);
-        let order = rank(&offers, &RULE, 0.5, 100);
+        let order = rank(&offers, 0.5, 100);
         assert!(order[..66].iter().all(|at| at % 3 != 0));
     }
 
     #[test]
     fn chance_decides_among_equals_but_not_for_what_is_worse() {
         let equal = offers(&[[1.0, 0.0, 0.0]; 3]);
-        assert_eq!(rank(&equal, &RULE, 0.99, 9), [2, 0, 1]);
-        assert_eq!(rank(&equal, &RULE, 0.99, 2), [2, 0]);
+        assert_eq!(rank(&equal, 0.99, 9), [2, 0, 1]);
+        assert_eq!(rank(&equal, 0.99, 2), [2, 0]);
         let worse = offers(&[[1.0, 0.0, 0.0], [1.0, 0.01, 0.0]]);
-        assert_eq!(rank(&worse, &RULE, 0.99, 9), [0, 1]);
+        assert_eq!(rank(&worse, 0.99, 9), [0, 1]);
         let best = offers(&[[1.0, 0.01, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
-        assert_eq!(rank(&best, &RULE, 0.1, 1), [1]);
-        assert_eq!(rank(&best, &RULE, 0.3, 1), [2]);
+        assert_eq!(rank(&best, 0.1, 1), [1]);
+        assert_eq!(rank(&best, 0.3, 1), [2]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::generations::{Generations, Known};
 use crate::index::{self, PrefixIndex, Row};
+use crate::keys::KEY_BYTES;
 use crate::offers::{self, all, Board, Held, Offer, Prices};
 use crate::prompt::{Prompt, Sampling};
 use crate::pulls::{self, Pull};
@@ -64,7 +65,6 @@ pub struct Policy {
 /// What goes for this one.
 pub struct Request {
     pub prompt: Prompt,
-    pub tokens: u32,
     pub prices: Prices,
     pub found: f64,
     pub weight: f64,
@@ -80,21 +80,28 @@ pub struct Scratch {
 
 #[derive(Default)]
 pub struct Ranking {
-    pub groups: Vec<Found>,
+    starts: Vec<Start>,
+    /// Of the prompt: as estimated, or what some node is known to hold of it if that is more.
+    tokens: u32,
     /// Of all members of all groups.
-    pub offers: Vec<Offer>,
-    /// Places in `offers` of the best, best first.
-    pub order: Vec<u32>,
+    offers: Vec<Offer>,
+    /// Of all members of all groups, by row.
+    tiers: Vec<Row>,
+    claimed: Vec<(u32, u32)>,
+    pulls: Vec<Pull>,
+    rule: rank::Rule,
+    /// Places in `offers` of those to try, best first; only the best of all until others are asked for.
+    order: Vec<u32>,
+    ranked: usize,
 }
 
-/// What was known of a group, by row.
-pub struct Found {
-    /// Where its members begin in `offers`.
-    start: u32,
-    pub tiers: Vec<Row>,
-    /// Tokens that nodes will hold because of what was just placed.
-    pub claimed: Vec<(u32, u32)>,
-    pub pulls: Vec<Pull>,
+/// Where the group begins in what is kept of all of them.
+#[derive(Clone, Copy, Default)]
+struct Start {
+    offers: usize,
+    tiers: usize,
+    claimed: usize,
+    pulls: usize,
 }
 
 pub struct Choice {
@@ -107,47 +114,75 @@ pub struct Choice {
 }
 
 impl Ranking {
-    /// Weighs one more group. The board has all rows of its members.
+    /// Of a prompt of so many tokens, as estimated.
+    pub fn new(tokens: u32) -> Self {
+        Ranking {
+            tokens,
+            ..Ranking::default()
+        }
+    }
+
+    /// Looks up one more group.
+    pub fn look_up(&mut self, group: &Group<'_>, scratch: &mut Scratch) {
+        let start = self.end();
+        self.starts.push(start);
+        if let Some(known) = group.index {
+            let rows = known.matches(group.chain, &mut scratch.index);
+            self.tiers.extend_from_slice(rows);
+            let held = rows
+                .iter()
+                .map(|&[_, device, host, disk]| all([device, host, disk]));
+            self.tokens = held.fold(self.tokens, u32::max);
+        }
+    }
+
+    /// Weighs the group at that place, when all are looked up and those before it weighed. The board has all rows of its
+    /// members.
     pub fn weigh(
         &mut self,
+        at: usize,
         group: &Group<'_>,
         board: Board<'_>,
         policy: &Policy,
         request: &Request,
         scratch: &mut Scratch,
     ) {
-        let Request { tokens, prices, .. } = request;
-        let Scratch { index, held } = scratch;
+        let (tokens, prices, held) = (self.tokens, &request.prices, &mut scratch.held);
         let rows = &group.members.rows;
+        let start = Start {
+            tiers: self.starts[at].tiers,
+            ..self.end()
+        };
+        self.starts[at] = start;
         let Known {
             given,
             counts,
             uses,
         } = group.claims.given(group.sample, request.now);
-        let chain_keys = group.chain.len() / crate::keys::KEY_BYTES;
+        let chain_keys = group.chain.len() / KEY_BYTES;
         let depth = |&count: &u32| {
             let keys = policy.sampling.spanned(count as usize).min(chain_keys);
-            request.prompt.covered(keys, *tokens)
+            request.prompt.covered(keys, tokens)
         };
         let depths: Vec<u32> = counts.iter().map(depth).collect();
-        let claimed = given.iter().map(|&(node, count)| {
+        self.claimed.extend(given.iter().map(|&(node, count)| {
             let place = counts.partition_point(|&other| other < count);
             (u32::from(node), depths[place])
-        });
-        let claimed: Vec<(u32, u32)> = claimed.collect();
-        let tiers = group.index.map_or(Vec::new(), |known| {
-            known.matches(group.chain, index).to_vec()
-        });
-        hold(held, board.rows(), &tiers, &claimed);
+        }));
+        let tiers = &self.tiers[start.tiers..self.end_of(at).tiers];
+        hold(held, board.rows(), tiers, &self.claimed[start.claimed..]);
         let asked = offers::Prompt {
-            tokens: *tokens,
+            tokens,
             depths: &depths,
             uses: &uses,
             memory_s: policy.memory_s,
         };
-        let mut offers = offers::weigh(board, rows, held, &asked, prices);
+        self.offers
+            .resize(start.offers + rows.len(), Offer::default());
+        let offers = &mut self.offers[start.offers..];
+        offers::weigh(board, rows, held, &asked, prices, offers);
         let terms = pulls::Terms {
-            tokens: *tokens,
+            tokens,
             prices,
             weight: request.weight,
             found: request.found,
@@ -159,31 +194,21 @@ impl Ranking {
             Some((group.members.position(row)?, all([device, host, disk])))
         });
         let held = |row: u32| all(held[row as usize]);
-        let pulls = pulls::pulls(board, rows, known, held, &terms, &mut offers);
-        self.groups.push(Found {
-            start: self.offers.len() as u32,
-            tiers,
-            claimed,
-            pulls,
-        });
-        if self.offers.is_empty() {
-            self.offers = offers;
-        } else {
-            self.offers.extend(offers);
-        }
+        let mut pulls = pulls::pulls(board, rows, known, held, &terms, offers);
+        self.pulls.append(&mut pulls);
     }
 
     /// A request overtakes so much of what waits for a node that is in one of the groups: `seconds`, of its work there.
     pub fn relieve<E>(
         &mut self,
-        groups: &[&Members],
+        groups: &[Group<'_>],
         row: u32,
         seconds: impl FnOnce(f64) -> Result<f64, E>,
     ) -> Result<(), E> {
-        for (members, found) in groups.iter().zip(&self.groups) {
-            if let Some(at) = members.position(row) {
-                let [work, wait, ..] = &mut self.offers[(found.start + at) as usize];
-                *wait -= seconds(*work)?;
+        for (group, start) in groups.iter().zip(&self.starts) {
+            if let Some(at) = group.members.position(row) {
+                let [work, wait, ..] = &mut self.offers[start.offers + at as usize];
+                *wait = (*wait - seconds(*work)?).max(0.0);
                 break;
             }
         }
@@ -192,46 +217,105 @@ impl Ranking {
 
     /// When all groups are weighed. `draw`, from 0 to below 1, decides among what is nearly the same.
     pub fn rank(&mut self, policy: &Policy, weight: f64, draw: f64) {
-        let rule = rank::Rule {
+        self.rule = rank::Rule {
             weight,
             limit: policy.limit,
             full_s: policy.full_s,
             tie: policy.tie,
             negligible_s: policy.negligible_s,
         };
-        self.order = rank::rank(&self.offers, &rule, draw, policy.most);
+        self.ranked = policy.most.min(self.offers.len());
+        self.order = rank::best(&self.offers, &self.rule, draw)
+            .into_iter()
+            .collect();
     }
 
-    pub fn choice(&self, rank: usize) -> Option<Choice> {
-        let number = *self.order.get(rank)?;
-        let group = self.groups.partition_point(|group| group.start <= number) - 1;
-        let found = &self.groups[group];
-        let at = number - found.start;
-        let pull = found.pulls.iter().find(|pull| pull.at == at);
+    /// How many there are to try.
+    pub fn ranked(&self) -> usize {
+        self.ranked
+    }
+
+    /// Rank 0 is the best.
+    pub fn choice(&mut self, rank: usize) -> Option<Choice> {
+        let number = *self.order_to(rank)?.get(rank)?;
+        let group = self
+            .starts
+            .partition_point(|start| start.offers <= number as usize)
+            - 1;
+        let at = number - self.starts[group].offers as u32;
+        let pull = self.pulls(group).iter().find(|pull| pull.at == at);
         Some(Choice {
             group,
             at,
-            matched: self.offers[number as usize][3] as u32,
+            matched: self.offers[number as usize][4] as u32,
             pull: pull.map(|pull| (pull.source, pull.tokens)),
         })
     }
 
-    /// It is the first from now on. False: there is none.
-    pub fn prefer(&mut self, rank: usize) -> bool {
-        let found = rank < self.order.len();
-        if found {
-            self.order[..=rank].rotate_right(1);
+    /// It is the first from now on. None: there is none.
+    pub fn prefer(&mut self, rank: usize) -> Option<()> {
+        self.order_to(rank)?[..=rank].rotate_right(1);
+        Some(())
+    }
+
+    /// The order as far as that: most requests are served by the best node, and nobody asks for others.
+    fn order_to(&mut self, rank: usize) -> Option<&mut [u32]> {
+        if rank >= self.ranked {
+            return None;
         }
-        found
+        if rank >= self.order.len() {
+            self.order = rank::order(&self.offers, &self.rule, self.order[0], self.ranked);
+        }
+        Some(&mut self.order)
+    }
+
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    pub fn offers(&self) -> &[Offer] {
+        &self.offers
+    }
+
+    pub fn groups(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Tokens that nodes hold, by their summaries.
+    pub fn tiers(&self, group: usize) -> &[Row] {
+        &self.tiers[self.starts[group].tiers..self.end_of(group).tiers]
+    }
+
+    /// (row, tokens): what it will hold because of what was just placed.
+    pub fn claimed(&self, group: usize) -> &[(u32, u32)] {
+        &self.claimed[self.starts[group].claimed..self.end_of(group).claimed]
+    }
+
+    pub fn pulls(&self, group: usize) -> &[Pull] {
+        &self.pulls[self.starts[group].pulls..self.end_of(group).pulls]
     }
 
     /// Of memory.
     pub fn bytes(&self) -> usize {
-        let of = |found: &Found| {
-            size_of_val(&*found.tiers) + size_of_val(&*found.claimed) + size_of_val(&*found.pulls)
-        };
-        let groups: usize = self.groups.iter().map(of).sum();
-        groups + size_of_val(&*self.groups) + size_of_val(&*self.offers) + size_of_val(&*self.order)
+        size_of_val(&*self.starts)
+            + size_of_val(&*self.offers)
+            + size_of_val(&*self.tiers)
+            + size_of_val(&*self.claimed)
+            + size_of_val(&*self.pulls)
+            + size_of_val(&*self.order)
+    }
+
+    fn end_of(&self, group: usize) -> Start {
+        self.starts.get(group + 1).copied().unwrap_or(self.end())
+    }
+
+    fn end(&self) -> Start {
+        Start {
+            offers: self.offers.len(),
+            tiers: self.tiers.len(),
+            claimed: self.claimed.len(),
+            pulls: self.pulls.len(),
+        }
     }
 }
 

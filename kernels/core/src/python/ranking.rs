@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList};
 
 use super::buffer::View;
 use super::generations::Generations;
@@ -113,8 +113,8 @@ impl Ranker {
     fn rank<'py>(
         &self,
         py: Python<'py>,
-        candidates: &Bound<'py, PyTuple>,
-        chains: &Bound<'py, PyList>,
+        candidates: Vec<Py<Candidates>>,
+        chains: Vec<Bound<'py, PyBytes>>,
         text: Option<(Bound<'py, PyList>, Bound<'py, PyList>, bool)>,
         tokens: u32,
         bytes_per_token: f64,
@@ -125,10 +125,16 @@ impl Ranker {
         draw: f64,
         now: f64,
         relief: Option<&Bound<'py, PyDict>>,
-    ) -> PyResult<(Ranking, Bound<'py, PyList>)> {
+    ) -> PyResult<(Ranking, Vec<Bound<'py, PyBytes>>)> {
+        if candidates.len() != chains.len() {
+            let counts = (candidates.len(), chains.len());
+            return Err(PyValueError::new_err(format!(
+                "{} groups of candidates, but {} chains",
+                counts.0, counts.1
+            )));
+        }
         let request = Request {
             prompt: self.prompt(text, bytes_per_token)?,
-            tokens,
             prices: Prices {
                 token: per_token,
                 pair: per_pair,
@@ -137,43 +143,40 @@ impl Ranker {
             weight,
             now,
         };
-        if candidates.len() != chains.len() {
-            let counts = (candidates.len(), chains.len());
-            return Err(PyValueError::new_err(format!(
-                "{} groups of candidates, but {} chains",
-                counts.0, counts.1
-            )));
-        }
-        let mut ranking = ranking::Ranking::default();
-        let samples = PyList::empty(py);
-        for (one, chain) in candidates.iter().zip(chains) {
-            let one = one.cast::<Candidates>()?.get();
-            let chain = View::packed(&chain, KEY_BYTES, "chain")?;
-            let sample = PyBytes::new(py, &self.policy.sampling.sample(chain.bytes()));
-            let group = Group {
+        let sample = |chain: &Bound<'py, PyBytes>| {
+            let chain = View::packed(chain, KEY_BYTES, "chain")?;
+            Ok(PyBytes::new(
+                py,
+                &self.policy.sampling.sample(chain.bytes()),
+            ))
+        };
+        let samples = chains.iter().map(sample).collect::<PyResult<Vec<_>>>()?;
+        let mut groups = Vec::with_capacity(candidates.len());
+        for ((one, chain), sample) in candidates.iter().zip(&chains).zip(&samples) {
+            let one = one.get();
+            groups.push(Group {
                 members: &one.members,
                 index: one.index.as_ref().map(|index| &index.get().0),
                 claims: &one.claims.get().0,
-                chain: chain.bytes(),
+                chain: chain.as_bytes(),
                 sample: sample.as_bytes(),
-            };
-            SCRATCH.with_borrow_mut(|scratch| {
-                let board = self.board(py, one.members.rows())?;
-                ranking.weigh(&group, board, &self.policy, &request, scratch);
-                PyResult::Ok(())
-            })?;
-            samples.append(sample)?;
+            });
         }
-        if let Some(relief) = relief {
-            let members = candidates
-                .iter()
-                .map(|one| Ok(one.cast_into::<Candidates>()?));
-            let groups = members.collect::<PyResult<Vec<_>>>()?;
-            let groups: Vec<&Members> = groups.iter().map(|one| &one.get().members).collect();
-            for (node, seconds) in relief {
-                let seconds = |work: f64| seconds.call1((work,))?.extract::<f64>();
-                ranking.relieve(&groups, u32::from(node_number(&node)?), seconds)?;
+        let rows = groups.iter().map(|group| group.members.rows()).max();
+        let mut ranking = ranking::Ranking::new(tokens);
+        SCRATCH.with_borrow_mut(|scratch| {
+            let board = self.board(py, rows.unwrap_or(0))?;
+            for group in &groups {
+                ranking.look_up(group, scratch);
             }
+            for (at, group) in groups.iter().enumerate() {
+                ranking.weigh(at, group, board, &self.policy, &request, scratch);
+            }
+            PyResult::Ok(())
+        })?;
+        for (node, seconds) in relief.into_iter().flatten() {
+            let seconds = |work: f64| seconds.call1((work,))?.extract::<f64>();
+            ranking.relieve(&groups, u32::from(node_number(&node)?), seconds)?;
         }
         ranking.rank(&self.policy, weight, draw);
         Ok((Ranking(ranking), samples))
@@ -240,7 +243,7 @@ type Choice = (usize, u32, u32, Option<u32>, u32);
 impl Ranking {
     /// Of nodes that were weighed.
     fn __len__(&self) -> usize {
-        self.0.offers.len()
+        self.0.offers().len()
     }
 
     fn __sizeof__(&self) -> usize {
@@ -248,12 +251,18 @@ impl Ranking {
     }
 
     #[getter]
-    fn ranked(&self) -> usize {
-        self.0.order.len()
+    fn tokens(&self) -> u32 {
+        self.0.tokens()
     }
 
-    fn choice(&self, rank: usize) -> PyResult<Choice> {
-        let choice = self.0.choice(rank).ok_or_else(|| self.missing(rank))?;
+    #[getter]
+    fn ranked(&self) -> usize {
+        self.0.ranked()
+    }
+
+    fn choice(&mut self, rank: usize) -> PyResult<Choice> {
+        let choice = self.0.choice(rank);
+        let choice = choice.ok_or_else(|| self.missing(rank))?;
         let (source, tokens) = choice.pull.unzip();
         Ok((
             choice.group,
@@ -265,26 +274,27 @@ impl Ranking {
     }
 
     fn prefer(&mut self, rank: usize) -> PyResult<()> {
-        let found = self.0.prefer(rank);
-        found.then_some(()).ok_or_else(|| self.missing(rank))
+        let done = self.0.prefer(rank);
+        done.ok_or_else(|| self.missing(rank))
     }
 
-    fn offers(&self) -> Vec<(f64, f64, f64, f64, f64)> {
-        let tuple = |&[work, wait, load, matched, at]: &Offer| (work, wait, load, matched, at);
-        self.0.offers.iter().map(tuple).collect()
+    fn offers(&self) -> Vec<(f64, f64, f64, f64, f64, f64)> {
+        let tuple =
+            |&[work, wait, drag, load, matched, at]: &Offer| (work, wait, drag, load, matched, at);
+        self.0.offers().iter().map(tuple).collect()
     }
 
     fn known(&self, group: usize) -> PyResult<Vec<(u32, u32, u32, u32)>> {
         let tuple = |&[node, device, host, disk]: &[u32; 4]| (node, device, host, disk);
-        Ok(self.group(group)?.tiers.iter().map(tuple).collect())
+        Ok(self.0.tiers(self.group(group)?).iter().map(tuple).collect())
     }
 
     fn claimed(&self, group: usize) -> PyResult<Vec<(u32, u32)>> {
-        Ok(self.group(group)?.claimed.clone())
+        Ok(self.0.claimed(self.group(group)?).to_vec())
     }
 
     fn pulls(&self, group: usize) -> PyResult<Vec<(u32, u32, u32)>> {
-        let pulls = self.group(group)?.pulls.iter();
+        let pulls = self.0.pulls(self.group(group)?).iter();
         Ok(pulls
             .map(|pull| (pull.at, pull.source, pull.tokens))
             .collect())
@@ -292,12 +302,13 @@ impl Ranking {
 }
 
 impl Ranking {
-    fn group(&self, group: usize) -> PyResult<&ranking::Found> {
-        let missing = || PyIndexError::new_err(format!("group {group} of {}", self.0.groups.len()));
-        self.0.groups.get(group).ok_or_else(missing)
+    fn group(&self, group: usize) -> PyResult<usize> {
+        let groups = self.0.groups();
+        let missing = || PyIndexError::new_err(format!("group {group} of {groups}"));
+        (group < groups).then_some(group).ok_or_else(missing)
     }
 
     fn missing(&self, rank: usize) -> PyErr {
-        PyIndexError::new_err(format!("rank {rank} of {}", self.0.order.len()))
+        PyIndexError::new_err(format!("rank {rank} of {}", self.0.ranked()))
     }
 }
