@@ -1,4 +1,5 @@
-"""Pages of another node, read with NIXL over TCP on loopback: the right ones, and none that came after it was given up.
+"""Pages of another node, read with NIXL over TCP on loopback and over shared memory: the right ones, and none that came
+after it was given up.
 
 NIXL is optional: without it these are skipped.
 """
@@ -44,9 +45,15 @@ def memory(host: Slab) -> PageMemory:
     return PageMemory(host, make(PAGES, first=50).slots)
 
 
+@pytest.fixture
+def transport() -> str:
+    """Of UCX."""
+    return "tcp"
+
+
 @pytest.fixture(autouse=True)
-def over_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UCX_TLS", "tcp")
+def chosen(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_TLS", transport)
 
 
 class Both:
@@ -139,7 +146,7 @@ def test_a_link_opens_it_and_measures(both: Both) -> None:
 def process() -> Iterator[SimpleNamespace]:
     """A holder, and its offer."""
     command = [sys.executable, str(Path(__file__).with_name("nixl_process.py")), str(PAGES)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout
@@ -149,6 +156,20 @@ def process() -> Iterator[SimpleNamespace]:
             process.kill()
 
 
+@pytest.mark.parametrize("transport", ["tcp,sm"])
+def test_pages_of_another_process_over_shared_memory(process: SimpleNamespace) -> None:
+    """UCX reads them with `cma` then, and keeps TCP to notice that the other process has ended."""
+    own, like = make(PAGES, first=100), make(PAGES)
+    port = NixlPort(memory(own), True)
+    backend = NixlBackend(process.offer, own.slots, port)
+    order = np.random.default_rng(1).permutation(PAGES).tolist()
+    assert backend.read(located(like, order), targets(list(range(PAGES))), 20.0) == (bytes(PAGES), None)
+    assert [int(page(own, number)[0]) for number in range(PAGES)] == order
+    backend.close()
+    port.close()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "tcp,sm"])
 def test_a_holder_that_is_killed_is_noticed(process: SimpleNamespace) -> None:
     own, like = make(PAGES, first=100), make(PAGES)
     port = NixlPort(memory(own), True)
