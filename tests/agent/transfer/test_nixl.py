@@ -150,8 +150,9 @@ def process() -> Iterator[SimpleNamespace]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout
-            offer = msgspec.json.decode(process.stdout.readline(), type=nixl_module.NixlOffer)
-            yield SimpleNamespace(kill=process.send_signal, pid=process.pid, offer=Offer(EPOCH, PAGE_BYTES, nixl=offer))
+            said = msgspec.json.decode(process.stdout.readline(), type=nixl_module.NixlOffer)
+            offer = Offer(EPOCH, PAGE_BYTES, nixl=said)
+            yield SimpleNamespace(kill=process.send_signal, wait=process.wait, pid=process.pid, offer=offer)
         finally:
             process.kill()
 
@@ -176,6 +177,7 @@ def test_a_holder_that_is_killed_is_noticed(process: SimpleNamespace) -> None:
     backend = NixlBackend(process.offer, own.slots, port)
     assert backend.read(located(like, [1]), targets([1]), 20.0) == (bytes([OK]), None)
     process.kill(signal.SIGKILL)
+    process.wait()  # or its memory may still be there
     result = backend.read(located(like, [2, 3]), targets([2, 3]), 20.0)
     assert result.statuses == bytes([LOST, LOST])
     assert result.error

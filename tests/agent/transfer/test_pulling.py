@@ -9,12 +9,15 @@ import socket
 import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.agent.test_emulated_engine import FAST, Running
 from tests.agent.toy_engine import collect, ids
+from tests.agent.transfer.proxies import Damage, Proxy
 from trunkline.agent.cache.cache import PageCache
 from trunkline.agent.cache.disk.settings import DiskSettings
 from trunkline.agent.engine.base import EngineLimits, Generation, SamplingParams
@@ -275,6 +278,41 @@ def test_a_holder_that_closes_while_its_pages_are_read(way: str) -> None:
             # And others go on.
             await other.answer(prompts[8])
             await reader.answer([*prompts[8], 1], other.address)
+
+    asyncio.run(main())
+
+
+_HELLO = 84
+"""Bytes from the holder before its first page."""
+
+
+def _cut(offset: int, data: bytearray) -> bytearray | None:
+    return data if offset < _HELLO else None
+
+
+def _fall_silent(offset: int, data: bytearray) -> bytearray:
+    return data if offset < _HELLO else data[:1000]  # in the midst of a page
+
+
+def _make_noise(offset: int, data: bytearray) -> bytearray:
+    return data if offset < _HELLO else bytearray(255 - byte for byte in data)
+
+
+@pytest.mark.parametrize("damage", [_cut, _fall_silent, _make_noise])
+def test_whatever_becomes_of_pages_on_their_way_the_answer_is_right_and_nothing_stays(
+    damage: Damage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_shm(monkeypatch)
+
+    async def main() -> None:
+        async with nodes() as (holder, reader):
+            lending, server = holder.endpoint.lending, holder.endpoint.server
+            assert lending is not None
+            await holder.answer(PROMPT)
+            with Proxy(lending.tcp.port, damage) as address:
+                offer = msgspec.structs.replace(server._identity.offer, tcp=address)
+                server._identity = replace(server._identity, offer=offer)
+                assert await reader.answer([*PROMPT, 7], holder.address) < len(PROMPT)
 
     asyncio.run(main())
 
