@@ -6,8 +6,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -87,11 +88,18 @@ def read(rounds: int, peer_python: Path | None) -> Iterator[Row]:
         for way in (TcpBackend(offer, own.slots, None), ShmBackend(offer, own.slots, None)):
             stack.callback(way.close)
             others = [rival for rival in rivals if rival.backend == way.name]
-            sources, targets = shuffled()
-            taken: list[list[Round]] = []
-            for _ in range(rounds + 1):  # the first warms up
-                taken.append([timed(way, holder, sources, targets), *(rival.round() for rival in others)])
-            yield from _rows(way.name, others, taken[1:])
+            calls: list[Callable[[], Round]] = [
+                partial(timed, way, holder, *shuffled()),
+                *(rival.round for rival in others),
+            ]
+            taken = [_in_turns(calls, first) for first in range(rounds + 1)]
+            yield from _rows(way.name, others, taken[1:])  # the first round warms up
+
+
+def _in_turns(calls: list[Callable[[], Round]], first: int) -> list[Round]:
+    """Of each. Who begins is another one each time: what one leaves behind, the next one meets."""
+    taken = {at % len(calls): calls[at % len(calls)]() for at in range(first, first + len(calls))}
+    return [taken[at] for at in range(len(calls))]
 
 
 def lend(stack: ExitStack, *files: str) -> tuple[Lines, Offer]:
