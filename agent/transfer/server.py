@@ -20,7 +20,7 @@ from trunkline.kernels.core import encode_located
 from trunkline.shared.namespace import Namespace
 
 GREETING_S = 5.0
-"""For a connection to say who it is."""
+"""For a connection to say who it is, and as long for its TLS before that."""
 ANSWER_S = 5.0
 """Beyond what a question itself may wait: for the engine to come to it."""
 MAX_WAIT_S = 10.0
@@ -99,7 +99,10 @@ class TransferServer:
 
     async def start(self, listener: socket.socket) -> None:
         """Takes connections on a socket that is bound."""
-        self._server = await asyncio.start_server(self._connected, sock=listener, ssl=self._tls)
+        patience = GREETING_S if self._tls is not None else None
+        self._server = await asyncio.start_server(
+            self._connected, sock=listener, ssl=self._tls, ssl_handshake_timeout=patience
+        )
 
     async def close(self) -> None:
         """Ends every session, and with it its leases. Idempotent."""

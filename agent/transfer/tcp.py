@@ -66,10 +66,11 @@ class TcpLending:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = _name(peer)  # Once it is gone, nobody knows any more who it was.
         try:
             stream = PageStream(peer.fileno(), HELLO_S, self._tls, asked=True)
         except OSError as error:
-            raise TransferError(f"no TLS with a reader at {_name(peer)}: {error}") from None
+            raise TransferError(f"no TLS with a reader at {reader}: {error}") from None
         hello.lend(stream, self._secret, self._epoch, self._page_bytes)
         self.lender.serve(stream, IDLE_S, STALL_S)
 

@@ -533,6 +533,22 @@ def test_with_certificates_both_sides_must_show_one_of_the_cluster(tmp_path: Pat
     run(main())
 
 
+def test_who_connects_and_does_not_begin_with_tls_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "GREETING_S", 0.2)
+    serving, _ = certificates(tmp_path, "cluster").contexts()
+
+    async def main() -> None:
+        async with holding(secret=None, tls=serving) as holder:
+            host, port = holder.address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            async with asyncio.timeout(10):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+
+    run(main())
+
+
 def test_heads_are_nine_bytes() -> None:
     assert HEAD.pack(3, Kind.LOCATED, 5) == struct.pack("<IBI", 3, 6, 5)
     assert HEAD.size == 9

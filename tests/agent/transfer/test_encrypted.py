@@ -2,9 +2,12 @@
 
 import socket
 import ssl
+import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +16,13 @@ from msgspec.structs import replace
 from tests.agent.transfer.proxies import Proxy
 from tests.agent.transfer.slabs import SECRET, located, make, page, targets
 from tests.agent.transfer.test_backends import PAGES, Holder
+from trunkline.agent.transfer import tcp
 from trunkline.agent.transfer.backend import Status
 from trunkline.agent.transfer.errors import OfferError, TransferError
 from trunkline.agent.transfer.link import Link
 from trunkline.agent.transfer.settings import TlsFiles
 from trunkline.agent.transfer.tcp import TcpBackend
-from trunkline.kernels.core import Tls
+from trunkline.kernels.core import PageStream, Tls
 from trunkline.loadtest.bench.transfer.certificates import certificates
 
 ALL = list(range(PAGES))
@@ -186,6 +190,25 @@ def test_who_speaks_no_tls_is_told_nothing(holder: Holder, caplog: pytest.LogCap
     with pytest.raises(TransferError, match="no connection to"):
         TcpBackend(replace(holder.offer, encrypted=False), make(1).slots, SECRET)
     assert said(caplog, "no TLS with a reader at 127.0.0.1 port ")
+
+
+def test_a_reader_that_goes_amid_the_handshake_is_named(
+    holder: Holder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, gone = threading.Event(), threading.Event()
+
+    def handshake(*arguments: Any, **flags: Any) -> PageStream:
+        begins.set()
+        gone.wait(5.0)
+        return PageStream(*arguments, **flags)
+
+    monkeypatch.setattr(tcp, "PageStream", handshake)
+    with socket.create_connection(("127.0.0.1", holder.tcp.port), 5.0) as peer:
+        port = peer.getsockname()[1]
+        assert begins.wait(5.0)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, and no end
+    gone.set()
+    assert said(caplog, f"no TLS with a reader at 127.0.0.1 port {port}: Connection reset by peer")
 
 
 def test_both_encrypt_or_neither(holder: Holder, tls: Tls, caplog: pytest.LogCaptureFixture) -> None:
