@@ -94,7 +94,7 @@ class Listener:
         except TransferError as error:
             log.warning("%s: %s", self._name, error)
         except OSError as error:
-            log.info("%s: a reader is gone: %s", self._name, error)
+            log.info("%s: a connection ends: %s", self._name, error)
         finally:
             with self._lock:
                 self._peers.pop(peer, None)

@@ -207,7 +207,7 @@ def test_what_came_before_a_holder_fell_silent_counts() -> None:
         theirs.sendall(head + page + struct.pack("<B3xIQ", OK, 1, 0) + page[1:])
         statuses, error = fetch_pages(over(ours), pack([(HOST, 0, 0)] * 2), own.slots, u32([0, 1]), 0.05, 5.0)
     assert statuses == bytes([OK, LOST])
-    assert error
+    assert error == "nothing came for 0.05 s"
 
 
 @pytest.mark.parametrize("request_", [b"\x00" * 8, b"TKPQ" + struct.pack("<I", MAX_BATCH + 1), b"TKPQ\x02"])
@@ -224,7 +224,8 @@ def test_a_reader_that_asks_for_nothing_is_let_go() -> None:
     serving = Serving(Lender([(HOST, Memory(2).slots)]), idle_s=0.01)
     with serving as stream:
         assert stream.recv(1) == b""
-    assert serving.error is not None
+    assert isinstance(serving.error, TimeoutError)
+    assert str(serving.error) == "nothing came for 0.01 s"
 
 
 def test_what_does_not_fit_together_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Pages of another node, over shared memory and over TCP: the right ones, and never for longer than is waited for."""
 
+import logging
 import os
 import socket
 import threading
@@ -260,7 +261,10 @@ def test_close_ends_a_read_from_another_thread(holder: Holder) -> None:
     assert result.statuses == bytes([LOST])
 
 
-def test_a_reader_that_takes_nothing_is_given_up(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_takes_nothing_is_given_up(
+    holder: Holder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(tcp, "STALL_S", 0.1)
     backend = TcpBackend(holder.offer, make(1).slots, SECRET)
     stream = backend._sockets[0]
@@ -271,6 +275,7 @@ def test_a_reader_that_takes_nothing_is_given_up(holder: Holder, monkeypatch: py
     while holder.tcp._listener.connections and time.monotonic() < deadline:
         time.sleep(0.02)
     assert holder.tcp._listener.connections == 0
+    assert "lend-tcp: a connection ends: nothing was taken for 0.1 s" in caplog.messages
     backend.close()
     again = open_backend("tcp", holder.offer, own := make(1, first=9))
     assert again.read(located(holder.slab, [3]), targets([0]), 5.0).statuses == bytes([OK])
