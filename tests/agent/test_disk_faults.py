@@ -8,6 +8,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -116,6 +117,27 @@ def test_every_answer_is_right(
     counters = with_disk(tmp_path, with_fault)
     assert counters.disk_failures + counters.dropped_pages > 0
     assert not with_disk(tmp_path, in_pairs).disk_failed, "it works again, with what it has kept"
+
+
+def test_a_disk_that_takes_a_second_for_each_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for it, and for how long at most, is as with one that hangs: see below."""
+    with_disk(tmp_path, in_pairs)
+
+    def slow(real: Call) -> Call:
+        def call(*given: object) -> int:
+            time.sleep(1.0)
+            return real(*given)
+
+        return call
+
+    async def use(made: Running) -> None:
+        for call in ("preadv", "pwritev", "fdatasync"):
+            monkeypatch.setattr(segments.os, call, slow(getattr(os, call)))
+        await all_right(made, PROMPTS)
+
+    counters = with_disk(tmp_path, use)
+    assert counters.fetches > 0
+    assert (counters.disk_failures, counters.dropped_pages) == (0, 0)
 
 
 def test_nobody_waits_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
