@@ -162,6 +162,19 @@ def fairness(
 
 
 @bench.command()
+def flood(
+    rounds: _Rounds = 3,
+    requests: Annotated[int, typer.Option(min=1, help="Of the quiet tenant, in each half of a round.")] = 30,
+    connections: Annotated[int, typer.Option(min=1, help="Requests of the flood that are under way.")] = 16,
+    json_file: _Json = None,
+) -> None:
+    """What a tenant notices of another's flood, on two real agents."""
+    from trunkline.loadtest.bench.flood import run
+
+    _show("flood", run(rounds, requests, connections), json_file)
+
+
+@bench.command()
 def policies(
     trace: Annotated[
         list[Path] | None,

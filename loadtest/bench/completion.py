@@ -93,7 +93,7 @@ def random_tokens(count: int, chance: random.Random | None = None) -> list[int]:
     return (chance or random.Random()).choices(_IDS, k=count)
 
 
-def find_target(name: str, url: str) -> Target:
+def find_target(name: str, url: str, headers: Mapping[str, str] = MappingProxyType({})) -> Target:
     """The server at a URL, with the first model that it serves. Raises ConfigError if there is none."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:
@@ -101,7 +101,7 @@ def find_target(name: str, url: str) -> Target:
     port = parts.port or 80
     connection = http.client.HTTPConnection(parts.hostname, port, timeout=10)
     try:
-        connection.request("GET", "/v1/models")
+        connection.request("GET", "/v1/models", headers=dict(headers))
         model = json.loads(connection.getresponse().read())["data"][0]["id"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{name}: {url}/v1/models does not answer with a model: {error}") from None
