@@ -164,10 +164,10 @@ class Relay:
 
     def on_head(self, status: int, fields: bytes, until_eof: bool, body: bytes) -> None:
         context, choice = self._context, self._choice
-        if status in MOVE_ON and self._has_next():
+        if status in MOVE_ON and (following := self._next()) is not None:
             if self._connection is not None:
                 self._connection.abort()
-            self._move_on(f"answered {status}")
+            self._move_on(following, f"answered {status}")
             return
         self._fields = fields
         self._body = b""
@@ -218,26 +218,29 @@ class Relay:
         context.registry.mark_failed(choice.node, str(failure))
         if failure.refused:
             context.scheduler.forget(choice.node)
-        if self._has_next():
-            self._move_on(str(failure))
+        if (following := self._next()) is not None:
+            self._move_on(following, str(failure))
         else:
             status = 504 if failure.timeout else 502
             self.refuse(self._upstream(failure, status))
 
     # Tries.
 
-    def _has_next(self) -> bool:
-        return self._try + 1 < min(self._placement.ranked, self._context.settings.max_tries)
+    def _next(self) -> int | None:
+        """Rank of the node to try next. One that was removed meanwhile is not asked: its number may be another's."""
+        nodes = self._context.registry.nodes
+        ranks = range(self._try + 1, min(self._placement.ranked, self._context.settings.max_tries))
+        return next((rank for rank in ranks if self._placement.choice(rank).node in nodes), None)
 
-    def _move_on(self, reason: str) -> None:
+    def _move_on(self, rank: int, reason: str) -> None:
         self._context.counters.retries += 1
         if self._client.trace is not None:
             self._client.trace.failed(reason)
         self._decision.failures += ((self._choice.node, reason),)
         log.warning("request %s: node %s: %s; trying the next", self._client.request_id, self._choice.node.name, reason)
         self._settle()
-        self._try += 1
-        self._begin(self._placement.choice(self._try))
+        self._try = rank
+        self._begin(self._placement.choice(rank))
 
     def _begin(self, choice: Choice) -> None:
         """Tries a node, as soon as it has room."""
@@ -280,8 +283,8 @@ class Relay:
 
     def reroute(self) -> None:
         """The node that the request waits for is not to be had any more."""
-        if self._has_next():
-            self._move_on("is not ready any more")
+        if (following := self._next()) is not None:
+            self._move_on(following, "is not ready any more")
         else:
             reason = f"node {self._choice.node.name} is not ready any more, and no other is left to try"
             self.refuse(Overloaded(reason, retry_after=1.0, status=503))

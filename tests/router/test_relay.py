@@ -75,6 +75,30 @@ def test_when_no_node_is_left_the_client_gets_a_clear_error(fault: Fault, status
     run(scenario())
 
 
+def test_a_node_that_was_removed_meanwhile_is_not_tried_next() -> None:
+    async def scenario() -> None:
+        async with (
+            FakeAgent("a", fault=Fault.HANG) as a,
+            FakeAgent("b", fault=Fault.HANG) as b,
+            serving([a, b]) as served,
+            Client(served.port) as client,
+        ):
+            context = served.router.context
+            client.writer.write(request())
+            await until(lambda: a.in_flight + b.in_flight == 1)
+            first, other = (a, b) if a.in_flight else (b, a)
+            (gone,) = (node for node in context.registry.nodes if node.url == other.url)
+            await context.registry.remove(gone)
+            await first.stop()
+            reply = await client.reply()
+            assert reply.status == 502
+            assert first.name in reply.error["message"]
+            assert not other.requests
+            await first.start()
+
+    run(scenario())
+
+
 def test_failed_node_is_out_at_once_and_comes_back() -> None:
     async def scenario() -> None:
         async with FakeAgent("a") as a, FakeAgent("b") as b, serving([a, b]) as served:
