@@ -28,6 +28,8 @@ DIGEST_BYTES = SUMMARY_PARTITIONS * 16
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Quantity = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+LEAST_RATE = 1e-3
+"""Tokens per second; less is as good as none, and what is divided by it would become infinite in the end."""
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
 Keys = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * KEY_BYTES)]
 Depths = Annotated[bytes, msgspec.Meta(max_length=MAX_KEYS * DEPTH_BYTES)]

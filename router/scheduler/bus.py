@@ -4,6 +4,8 @@ Seconds per token. A report is taken as no more than SURPRISE times what was exp
 moves what is known by a quarter of the way: a single one, however wrong, changes little.
 """
 
+from trunkline.shared.wire import LEAST_RATE
+
 _SURPRISE = 2.0
 _STEP = 0.25
 
@@ -22,9 +24,9 @@ class Bus:
 
     def report(self, host_rate: float, disk_rate: float) -> None:
         """What the node measured, in tokens per second; 0: nothing yet."""
-        if host_rate > 0.0:
+        if host_rate >= LEAST_RATE:
             self.host_s = _learned(self.host_s, 1.0 / host_rate)
-        if disk_rate > 0.0:
+        if disk_rate >= LEAST_RATE:
             self.disk_s = _learned(self.disk_s, 1.0 / disk_rate + self.host_s)
 
 

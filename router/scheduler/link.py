@@ -1,5 +1,7 @@
 """A node's link to the other nodes, as far as this router knows what goes over it."""
 
+from trunkline.shared.wire import LEAST_RATE
+
 
 class Link:
     """In tokens of KV. Each direction carries one pull after the other. Seconds are of the scheduler's clock."""
@@ -14,8 +16,8 @@ class Link:
 
     def report(self, rate: float, pulling: int, lending: int, now: float) -> None:
         """What the node says itself, of other routers' pulls too: so many tokens are still to come and to go."""
-        self.rate = rate
-        if rate > 0.0:
+        self.rate = rate if rate >= LEAST_RATE else 0.0
+        if self.rate > 0.0:
             self.in_free_at = max(self.in_free_at, now + pulling / rate)
             self.out_free_at = max(self.out_free_at, now + lending / rate)
 

@@ -27,7 +27,7 @@ from trunkline.router.scheduler.share import NO_SHARE, Share
 from trunkline.router.scheduler.sizes import NOBODY, Sizes
 from trunkline.router.scheduler.window import WINDOW_S, Least, Recent
 from trunkline.shared.names import PAGE_TOKENS, Tier
-from trunkline.shared.wire import Finished, Load
+from trunkline.shared.wire import LEAST_RATE, Finished, Load
 
 if TYPE_CHECKING:
     from trunkline.router.admission.lane import Lane
@@ -204,7 +204,7 @@ class NodeLoad:
         self._reported_at = now
         self._reported_in = int(now / WINDOW_S)
         backlog = load.backlog_tokens - self._recent.most_pending()
-        self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate > 0 else 0.0
+        self._others_s = backlog / load.prefill_rate if backlog > 0 and load.prefill_rate >= LEAST_RATE else 0.0
         self.prefill_rate = load.prefill_rate
         self._others = max(0, load.running + load.waiting - self._recent.most_running())
         self._believed_until = now + WINDOW_S

@@ -15,6 +15,8 @@ counted in full for each of them, so prices are above what a prompt costs alone,
 so on all nodes alike, for work and for wait.
 """
 
+from trunkline.shared.wire import LEAST_RATE
+
 FLEET_MEMORY_S = 100.0
 NODE_MEMORY_S = 5.0
 """Seconds of prefill that are looked back on: as long as prices need to be steady, and a node to be found out soon."""
@@ -51,7 +53,7 @@ class Prices:
     )
 
     def __init__(self, rate: float) -> None:
-        self._rate = 0.0
+        self._rate = LEAST_RATE
         """The best that a node told, tokens per second."""
         self.assume(rate)
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
+from math import isfinite
 
 import pytest
 
@@ -94,3 +95,26 @@ def test_a_node_of_half_the_speed_gets_its_share_within_seconds() -> None:
     for begin in (5.0, 20.0, 40.0):
         work = [sum(size for when, size in placed if begin <= when - start < begin + 20.0) for placed in fleet.placed]
         assert work[3] / sum(work) == pytest.approx(1 / 7, rel=0.2)
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9, 1e15])
+def test_a_report_however_absurd_leaves_numbers(rate: float) -> None:
+    fleet = Fleet(2)
+    for node in fleet.nodes:
+        load = Load(
+            backlog_tokens=2**63 - 1,
+            prefill_rate=rate,
+            promote_rate=rate,
+            disk_rate=rate,
+            link_rate=rate,
+            pulling_tokens=2**63 - 1,
+            lending_tokens=2**63 - 1,
+        )
+        fleet.scheduler.on_load(node, load)
+    fleet.answer(fleet.send(tokens(1)))
+    for node in fleet.nodes:
+        fleet.scheduler.on_finished(node, Finished("r", 1000, 0, 1, 0.0, 1.0))
+    fleet.now += 0.1
+    placement = fleet.scheduler.place(tokens(2), "", fleet.nodes)
+    assert placement.ranked == 2
+    assert all(isfinite(term) for offer in placement.ranking.offers() for term in offer)

@@ -81,6 +81,9 @@ fn choose(offers: &[Offer], near: &[u32], draw: f64) -> u32 {
         return drawn;
     }
     let best: Vec<u32> = near.iter().copied().filter(best).collect();
+    if best.is_empty() {
+        return drawn; // whose cost is no number
+    }
     pick(&best, draw).0
 }
 
@@ -130,6 +133,8 @@ mod tests {
         offers.iter_mut().step_by(3).for_each(|it| it[0] = f64::NAN);
         let order = rank(&offers, 0.5, 100);
         assert!(order[..66].iter().all(|at| at % 3 != 0));
+        let nothing_else = [[f64::NAN; 6]; 2];
+        assert_eq!(rank(&nothing_else, 0.5, 9), [0, 1]);
     }
 
     #[test]
