@@ -62,6 +62,13 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
         runs.known(file, "few")
 
 
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--runs .*: Is a directory"):
+        runs.known(tmp_path, "few")
+    with pytest.raises(ConfigError, match=r"--runs .*: Is a directory"):
+        runs.append(tmp_path, [made_up(ONE, "random", 1.0)])
+
+
 def test_the_best_of_each_cell_is_not_the_best_single_one() -> None:
     there = [
         made_up(ONE, "trunkline", 0.8, 2.0),

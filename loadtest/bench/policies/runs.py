@@ -53,7 +53,8 @@ def cells(nodes: Iterable[int], cache_tokens: Iterable[int | None], utils: Itera
 
 
 def known(path: Path | None, trace: str) -> list[Run]:
-    """Runs of the trace in the file; none if it is not there. Raises ConfigError for a line that is no run."""
+    """Runs of the trace in the file; none if it is not there. Raises ConfigError for a line that is no run, and for a
+    file that cannot be read."""
     runs = []
     for number, line in enumerate(_lines(path), start=1):
         try:
@@ -75,8 +76,12 @@ def missing(trace: Trace, profile: str, grid: Grid, there: Iterable[Run], jobs: 
 
 
 def append(path: Path, runs: Iterable[Run]) -> None:
-    with path.open("ab") as file:
-        file.writelines(msgspec.json.encode(asdict(one)) + b"\n" for one in runs)
+    """Raises ConfigError if they cannot be written."""
+    try:
+        with path.open("ab") as file:
+            file.writelines(msgspec.json.encode(asdict(one)) + b"\n" for one in runs)
+    except OSError as error:
+        raise ConfigError(f"--runs {path}: {error.strerror}") from None
 
 
 def _made(trace: Trace, profile: str, cell: Cell, wanted: Sequence[tuple[float, int, str]], jobs: int) -> list[Run]:
@@ -98,7 +103,12 @@ def _made(trace: Trace, profile: str, cell: Cell, wanted: Sequence[tuple[float, 
 
 
 def _lines(path: Path | None) -> list[bytes]:
-    return path.read_bytes().splitlines() if path is not None and path.exists() else []
+    try:
+        return path.read_bytes().splitlines() if path is not None else []
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigError(f"--runs {path}: {error.strerror}") from None
 
 
 def _short(tokens: int | None) -> str:
