@@ -39,17 +39,18 @@ function candidates(view) {
   const holders = [...every].sort((a, b) => b.matched_tokens - a.matched_tokens).slice(0, 3);
   const shown = every.filter((one, at) => at < BEST || (holders.includes(one) && one.matched_tokens));
   const tiers = TIERS.filter((tier) => shown.some((one) => one.tiers[tier]));
-  const heads = ["", "node", "cost", "work", "wait", "load", "report age", ...tiers.map((tier) => `${tier} tokens`)];
+  const heads = ["", "node", "cost", "work", "wait", "drag", "load", "report age", ...tiers.map((tier) => `${tier} tokens`)];
   const rows = shown.map((one) => {
     const cells = [
       seconds(one.cost_s),
       seconds(one.work_s),
       seconds(one.wait_s),
+      seconds(one.drag_s),
       percent(one.load, 1),
       seconds(one.report_age_s),
       ...tiers.map((tier) => count(one.tiers[tier])),
     ].map((text) => element("td", { class: "number" }, text));
-    if (one.full) cells[3].classList.add("bad");
+    if (one.full) cells[4].classList.add("bad");
     const chosen = one.node === view.node;
     const known = one.summary === "known" ? "" : ` (${one.summary})`;
     return element(
@@ -67,6 +68,6 @@ function candidates(view) {
     "div",
     {},
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table),
-    element("p", { class: "note" }, `${more ? `${more} more candidates. ` : ""}Cost is work plus ${view.weight.toFixed(2)} times wait.`),
+    element("p", { class: "note" }, `${more ? `${more} more candidates. ` : ""}Cost is work plus ${view.weight.toFixed(2)} times wait and drag.`),
   );
 }
