@@ -107,7 +107,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a disk without a host tier": ((DISK, "poolDefaults.disk.storageClass=local"), r"needs hostMemory"),
     "tiers larger than the limit": (
         ("poolDefaults.hostMemory=64GiB",),
-        r"tiers take \d+ bytes.* resources.limits.memory is 3Gi",
+        r"its tiers, kvMemory 512MiB and hostMemory 64GiB, have no room in resources.limits.memory 3Gi",
     ),
     "several routers without Redis": (("redis.enabled=false",), r"need Redis"),
     "a DaemonSet without Redis": (
@@ -144,6 +144,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "a claim for a DaemonSet": (
         (DISK, "poolDefaults.kind=DaemonSet", "poolDefaults.disk.storageClass=l", "poolDefaults.hostMemory=1GiB"),
         r"DaemonSet has no claims",
+    ),
+    "autoscaling from more to fewer": (
+        ("router.autoscaling.enabled=true", "router.autoscaling.minReplicas=9"),
+        r"minReplicas 9 is more than maxReplicas 8",
     ),
 }
 

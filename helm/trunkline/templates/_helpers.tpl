@@ -85,10 +85,17 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- $memory := .resources.limits.memory | default "" -}}
 {{- if $memory -}}
 {{- $needed := 0 -}}
-{{- if eq .engine "builtin" -}}{{- $needed = include "trunkline.bytes" (list .kvMemory) | int64 -}}{{- end -}}
-{{- if and .hostMemory (not .hugepages) -}}{{- $needed = add $needed (include "trunkline.bytes" (list .hostMemory) | int64) -}}{{- end -}}
+{{- $tiers := list -}}
+{{- if eq .engine "builtin" -}}
+{{- $needed = include "trunkline.bytes" (list .kvMemory) | int64 -}}
+{{- $tiers = append $tiers (printf "kvMemory %s" .kvMemory) -}}
+{{- end -}}
+{{- if and .hostMemory (not .hugepages) -}}
+{{- $needed = add $needed (include "trunkline.bytes" (list .hostMemory) | int64) -}}
+{{- $tiers = append $tiers (printf "hostMemory %s" .hostMemory) -}}
+{{- end -}}
 {{- if gt $needed (include "trunkline.bytes" (list $memory) | int64) -}}
-{{- fail (printf "pool %q: its tiers take %d bytes of memory, and resources.limits.memory is %s" .name $needed $memory) -}}
+{{- fail (printf "pool %q: its tiers, %s, have no room in resources.limits.memory %s" .name (join " and " $tiers) $memory) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -97,6 +104,9 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 {{- if and .Values.router.autoscaling.enabled (not (include "trunkline.hasRegistry" .)) -}}
 {{- fail "router.autoscaling: several routers need Redis: set redis.enabled or redis.external.url" -}}
+{{- end -}}
+{{- if and .Values.router.autoscaling.enabled (gt (int .Values.router.autoscaling.minReplicas) (int .Values.router.autoscaling.maxReplicas)) -}}
+{{- fail (printf "router.autoscaling: minReplicas %d is more than maxReplicas %d" (int .Values.router.autoscaling.minReplicas) (int .Values.router.autoscaling.maxReplicas)) -}}
 {{- end -}}
 {{- if and .Values.redis.enabled .Values.redis.external.url -}}
 {{- fail "redis.enabled and redis.external.url exclude each other" -}}
