@@ -43,6 +43,8 @@ class Asker:
         if response.status_code == httpx.codes.UNAUTHORIZED:
             sent = "was sent, and is another" if "authorization" in self._client.headers else "is not set"
             message += f"; {ADMIN_TOKEN_VARIABLE} {sent}"
+        elif message.endswith(": Not Found"):  # The path, not what it names: an agent, or another port.
+            message += "; is it a router's, and its --admin-port if it has one? (another one: --url)"
         raise TrunklineError(f"{self._url}{path} answers {response.status_code}: {message}")
 
 

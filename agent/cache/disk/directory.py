@@ -53,7 +53,7 @@ class Lock:
         except BlockingIOError:
             holder = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
             raise ConfigError(
-                f"{folder} is in use by process {holder}: give each agent a directory of its own"
+                f"{folder} is in use by process {holder}: stop it, or give another directory; each agent needs its own"
             ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
