@@ -12,6 +12,7 @@ pub mod heat;
 pub mod index;
 pub mod keys;
 pub mod locator;
+pub mod members;
 pub mod offers;
 pub mod pacer;
 pub mod pool;

@@ -3,35 +3,11 @@
 use crate::generations::{Generations, Known};
 use crate::index::{self, PrefixIndex, Row};
 use crate::keys::KEY_BYTES;
+use crate::members::Members;
 use crate::offers::{self, all, Board, Held, Offer, Prices};
 use crate::prompt::{Prompt, Sampling};
 use crate::pulls::{self, Pull};
 use crate::rank;
-
-/// Nodes that share a chain, by their rows on the board, and where each one is among them.
-pub struct Members {
-    rows: Vec<u32>,
-    /// (row, position), by row.
-    places: Vec<(u32, u32)>,
-}
-
-impl Members {
-    pub fn new(rows: Vec<u32>) -> Self {
-        let mut places: Vec<(u32, u32)> = rows.iter().copied().zip(0..).collect();
-        places.sort_unstable();
-        Members { rows, places }
-    }
-
-    /// The board must have so many.
-    pub fn rows(&self) -> usize {
-        self.places.last().map_or(0, |&(row, _)| row as usize + 1)
-    }
-
-    fn position(&self, row: u32) -> Option<u32> {
-        let at = self.places.binary_search_by_key(&row, |&(row, _)| row);
-        at.ok().map(|at| self.places[at].1)
-    }
-}
 
 /// Members, and what is known of a prompt's chain there.
 pub struct Group<'a> {
@@ -148,7 +124,7 @@ impl Ranking {
         scratch: &mut Scratch,
     ) {
         let (tokens, prices, held) = (self.tokens, &request.prices, &mut scratch.held);
-        let rows = &group.members.rows;
+        let rows = &group.members.numbers;
         let start = Start {
             tiers: self.starts[at].tiers,
             ..self.end()

@@ -11,9 +11,10 @@ use super::generations::Generations;
 use super::index::{node_number, PrefixIndex};
 use super::keys::utf8;
 use crate::keys::KEY_BYTES;
+use crate::members::Members;
 use crate::offers::{Board, Offer, Prices};
 use crate::prompt::{Prompt, Sampling, Text};
-use crate::ranking::{self, Group, Members, Policy, Request, Scratch};
+use crate::ranking::{self, Group, Policy, Request, Scratch};
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
