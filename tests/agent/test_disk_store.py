@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -21,14 +22,15 @@ from trunkline.agent.cache.chain import Chain
 from trunkline.agent.cache.disk import index as index_module
 from trunkline.agent.cache.disk import segments
 from trunkline.agent.cache.disk.errors import DamagedRecord
-from trunkline.agent.cache.disk.frames import HEAD, frame, name_frame
+from trunkline.agent.cache.disk.frames import HEAD, frame, name_frame, read_frames, version_of
 from trunkline.agent.cache.disk.index import IndexLog, read_log
-from trunkline.agent.cache.disk.live import PUT, REMOVE, TEXT, Index, Kind
-from trunkline.agent.cache.disk.record import HEAD_BYTES, NO_PARENT, Record, pack_head, unpack_head
+from trunkline.agent.cache.disk.live import OLD_PUT, PUT, REMOVE, TEXT, Index, Kind
+from trunkline.agent.cache.disk.record import HEAD_BYTES, NO_PARENT, VERSION, Record, pack_head, unpack_head
 from trunkline.agent.cache.disk.store import DiskStore
 from trunkline.agent.cache.entry import Entry
 from trunkline.agent.cache.host import HostMemory
 from trunkline.agent.cache.lane import Move
+from trunkline.kernels.core import hash64
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.namespace import Namespace
 
@@ -170,7 +172,7 @@ def test_a_record_of_another_page_is_bad(rig: Rig) -> None:
 
 
 def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path) -> None:
-    log, _ = IndexLog.open(tmp_path)
+    log, _ = IndexLog.open(tmp_path, PAGES)
     ends = [log.size]
     for slot in range(3):
         parent = slot - 1 if slot else NO_PARENT
@@ -181,7 +183,7 @@ def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path
     whole = (tmp_path / "index.log").read_bytes()
     for cut in range(ends[0], len(whole)):
         (tmp_path / "index.log").write_bytes(whole[:cut])
-        log, index = IndexLog.open(tmp_path)
+        log, index = IndexLog.open(tmp_path, PAGES)
         acknowledged = sum(end <= cut for end in ends[1:])
         assert len(index.live(PAGES).records()) in (acknowledged, acknowledged + 1)
         log.close()
@@ -192,7 +194,7 @@ def test_an_index_cut_anywhere_gives_what_was_acknowledged_before(tmp_path: Path
 @given(st.binary(max_size=300))
 def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, tail: bytes) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
-    log, _ = IndexLog.open(folder)
+    log, _ = IndexLog.open(folder, PAGES)
     log.append([], [Record(0, 1, NO_PARENT, 0, 7, 16, bytes(64), NAMESPACE, ())])
     log.close()
     path = folder / "index.log"
@@ -203,7 +205,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory: pytest.TempPathFactory, tai
 
 
 def test_frames_that_no_writer_makes_are_an_error(tmp_path: Path) -> None:
-    log, _ = IndexLog.open(tmp_path)
+    log, _ = IndexLog.open(tmp_path, PAGES)
     log.close()
     path = tmp_path / "index.log"
     head = path.read_bytes()
@@ -218,7 +220,7 @@ def test_an_index_of_more_than_one_frame_is_read_whole(tmp_path: Path, monkeypat
     records = [Record(0, 1, NO_PARENT, 0, 0, 16, bytes(64), NAMESPACE, ((9, 16),))]
     for slot in range(1, 40):
         records.append(Record(slot, slot + 1, slot - 1, slot, slot, 16 * slot + 16, bytes(64), None, ((slot, 16),)))
-    log, _ = IndexLog.open(tmp_path)
+    log, _ = IndexLog.open(tmp_path, PAGES)
     log.append(range(100), records)
     assert read_log(tmp_path / "index.log")[0].live(100).records() == records
     log.compact(100)
@@ -292,7 +294,7 @@ def test_a_compacted_log_says_the_same(
     folder = tmp_path_factory.mktemp("index")
     parts = [HEAD, name_frame(0, NAMESPACE), *(frame(kind, packed(kind, rows)) for kind, rows in said)]
     (folder / "index.log").write_bytes(b"".join(parts))
-    log, index = IndexLog.open(folder)
+    log, index = IndexLog.open(folder, PAGES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trunkline.agent.cache.disk.compaction.GATHERED_ROWS", gathered)
         log.compact(slots)
@@ -408,6 +410,50 @@ def test_a_read_that_fails_is_bad_and_the_others_are_not(rig: Rig, monkeypatch: 
         rig.load([2])
 
 
+def as_of_version_1(folder: Path) -> None:
+    """The same directory as the first version wrote it."""
+    path = folder / "cache.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 1}))
+    for path in folder.glob("segment-*.kv"):
+        content = bytearray(path.read_bytes())
+        for start in range(0, len(content), SLOT):
+            if content[start : start + 8] == b"TKVPAGE\x00":
+                content[start + 8 : start + 10] = (1).to_bytes(2, "little")
+                content[start + 28 : start + 32] = bytes(4)
+                end = start + HEAD_BYTES - 8
+                content[end : end + 8] = hash64(bytes(content[start:end])).to_bytes(8, "little")
+        path.write_bytes(content)
+    path = folder / "index.log"
+    frames = [b"TKVINDEX" + (1).to_bytes(4, "little") + bytes(4)]
+    for kind, body, _ in read_frames(path):
+        rows = np.frombuffer(body, PUT) if kind == Kind.PUT else None
+        frames.append(frame(kind, body if rows is None else rows[list(OLD_PUT.names or ())].astype(OLD_PUT).tobytes()))
+    path.write_bytes(b"".join(frames))
+
+
+def test_a_directory_of_the_first_version_is_taken_over(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.save(range(5))
+    rig.save([5, 6], removed=[2])
+    rig.store.close()
+    as_of_version_1(rig.store.folder)
+    before = (rig.store.folder / "index.log").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("trunkline.agent.cache.disk.index.write_compacted", Mock(side_effect=OSError(28, "No space")))
+        with pytest.raises(ConfigError, match="No space"):
+            Rig(rig.store.folder)
+    assert (rig.store.folder / "index.log").read_bytes() == before
+    assert len(read_log(rig.store.folder / "index.log")[0].live(PAGES).puts) == 2
+    again = Rig(rig.store.folder)
+    rig.store = again.store
+    assert slots_of(again) == [0, 1]
+    assert version_of(rig.store.folder / "index.log") == VERSION
+    assert json.loads((rig.store.folder / "cache.json").read_text())["version"] == VERSION
+    again.save([2, 3])
+    again = reopened(rig)
+    assert slots_of(again) == [0, 1, 2, 3]
+    assert again.load([3, 1, 0]) == ([4, 2, 1], set())
+
+
 def test_two_processes_on_one_directory(rig: Rig) -> None:
     with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
         Rig(rig.store.folder)
@@ -428,9 +474,9 @@ def test_directories_that_cannot_be_used(rig: Rig, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in rig.store.folder.iterdir()} == before
     path = rig.store.folder / "cache.json"
     found = json.loads(before["cache.json"])
-    for version in (1, 3):
+    for version in (0, 3):
         path.write_text(json.dumps(found | {"version": version}))
-        with pytest.raises(ConfigError, match=f"has format {version}, this program reads 2"):
+        with pytest.raises(ConfigError, match=f"has format {version}, this program reads 1 to 2"):
             Rig(rig.store.folder)
     path.write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):

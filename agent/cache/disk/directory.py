@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from trunkline.agent.cache.disk.index import sync_folder
-from trunkline.agent.cache.disk.record import HEAD_BYTES, VERSION
+from trunkline.agent.cache.disk.record import HEAD_BYTES, OLDEST, VERSION
 from trunkline.agent.cache.host import SLOT_ALIGNMENT
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.namespace import Namespace
@@ -67,7 +67,7 @@ def slot_bytes(page_bytes: int) -> int:
 
 
 def read_format(folder: Path) -> Format | None:
-    """None: an empty directory. Raises ConfigError for one that is not a cache of this version, OSError."""
+    """None: an empty directory. Raises ConfigError for what is no cache of a version that can be read, OSError."""
     path = folder / NAME
     if not path.exists():
         strangers = [entry.name for entry in folder.iterdir() if entry.name != "lock"]
@@ -78,9 +78,9 @@ def read_format(folder: Path) -> Format | None:
         found = msgspec.json.decode(path.read_bytes(), type=Format)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{path} is damaged: {error}; choose another directory or remove this one") from None
-    if found.version != VERSION:
+    if not OLDEST <= found.version <= VERSION:
         raise ConfigError(
-            f"{folder} has format {found.version}, this program reads {VERSION}: choose another directory, "
+            f"{folder} has format {found.version}, this program reads {OLDEST} to {VERSION}: choose another directory, "
             "or remove this one"
         )
     return found

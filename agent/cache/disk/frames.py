@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 
 from trunkline.agent.cache.disk.errors import DamagedRecord
-from trunkline.agent.cache.disk.live import NUMBER_BYTES, Kind, Rows
-from trunkline.agent.cache.disk.record import VERSION
+from trunkline.agent.cache.disk.live import NUMBER_BYTES, Kind, Rows, renewed
+from trunkline.agent.cache.disk.record import OLDEST, VERSION
 from trunkline.kernels.core import hash64
 from trunkline.shared.namespace import Namespace
 
@@ -37,16 +37,25 @@ def row_frames(kind: Kind, rows: Rows) -> Iterator[bytes]:
         yield frame(kind, rows[start : start + step].tobytes())
 
 
-def read_frames(path: Path) -> Iterator[tuple[int, bytes, int]]:
-    """Kind, body and end of each, up to the first that was not written whole, one in memory at a time.
-
-    Raises OSError, DamagedRecord for a file that is no index of this version.
-    """
-    with open(path, "rb", buffering=_READ_BYTES) as file:
+def version_of(path: Path) -> int:
+    """Raises OSError, DamagedRecord for a file that is no index of a version that can be read."""
+    with open(path, "rb") as file:
         head = file.read(_HEAD.size)
-        if len(head) < _HEAD.size or _HEAD.unpack(head) != (MAGIC, VERSION):
-            raise DamagedRecord(f"{path} is no index of version {VERSION}")
-        end = _HEAD.size
+    magic, version = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)
+    if magic != MAGIC or not OLDEST <= version <= VERSION:
+        raise DamagedRecord(f"{path} is no index of version {OLDEST} to {VERSION}")
+    return int(version)
+
+
+def read_frames(path: Path) -> Iterator[tuple[int, bytes, int]]:
+    """Kind, body (as of this version) and end of each, up to the first that was not written whole, one in memory at a
+    time.
+
+    Raises OSError, DamagedRecord for a file that is no index of a version that can be read.
+    """
+    old = version_of(path) < VERSION
+    with open(path, "rb", buffering=_READ_BYTES) as file:
+        end = file.seek(_HEAD.size)
         while len(head := file.read(_FRAME.size)) == _FRAME.size:
             length, kind, checksum = _FRAME.unpack(head)
             if length > MOST_FRAME:
@@ -55,4 +64,4 @@ def read_frames(path: Path) -> Iterator[tuple[int, bytes, int]]:
             if len(body) < length or hash64(body, kind) != checksum:
                 return
             end += _FRAME.size + length
-            yield kind, body, end
+            yield kind, renewed(body) if old and kind == Kind.PUT else body, end

@@ -13,9 +13,9 @@ import numpy as np
 
 from trunkline.agent.cache.disk.compaction import write_compacted
 from trunkline.agent.cache.disk.errors import DamagedRecord
-from trunkline.agent.cache.disk.frames import HEAD, name_frame, read_frames, row_frames
+from trunkline.agent.cache.disk.frames import HEAD, name_frame, read_frames, row_frames, version_of
 from trunkline.agent.cache.disk.live import NO_NAMESPACE, PUT, REMOVE, TEXT, Index, Kind
-from trunkline.agent.cache.disk.record import Record
+from trunkline.agent.cache.disk.record import VERSION, Record
 from trunkline.shared.namespace import Namespace
 
 NAME = "index.log"
@@ -34,8 +34,9 @@ class IndexLog:
         self._numbers = {namespace: number for number, namespace in namespaces.items()}
 
     @classmethod
-    def open(cls, folder: Path) -> tuple["IndexLog", Index]:
-        """With what it says. Bytes at its end that do not count are cut away. Raises OSError, DamagedRecord."""
+    def open(cls, folder: Path, slots: int) -> tuple["IndexLog", Index]:
+        """With what it says. Bytes at its end that do not count are cut away, and what an older version wrote is written
+        anew. `slots` as in `compact`. Raises OSError, DamagedRecord."""
         path = folder / NAME
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -50,7 +51,14 @@ class IndexLog:
         except (OSError, DamagedRecord):
             os.close(file)
             raise
-        return cls(path, file, size, index.namespaces), index
+        opened = cls(path, file, size, index.namespaces)
+        if version_of(path) < VERSION:
+            try:
+                opened.compact(slots)
+            except (OSError, DamagedRecord):
+                opened.close()
+                raise
+        return opened, index
 
     def append(self, removed: Iterable[int], records: Iterable[Record]) -> None:
         """On the disk when it returns. Raises OSError; then nothing of it counts."""
@@ -115,7 +123,7 @@ def _write_all(file: int, data: bytes, offset: int) -> None:
 
 
 def read_log(path: Path) -> tuple[Index, int]:
-    """What it says, and where that ends. Raises OSError, DamagedRecord for a file that is no index of this version."""
+    """What it says, and where that ends. Raises OSError, DamagedRecord as `read_frames` does."""
     index, size = Index(), len(HEAD)
     for kind, body, size in read_frames(path):  # noqa: B007  # the last one's end
         index.add(kind, body)

@@ -28,6 +28,8 @@ PUT = np.dtype(
         ("tokens", "V64"),
     ]
 )
+OLD_PUT = np.dtype([(name, PUT[name]) for name in PUT.names or () if name != "hot"])
+"""Of version 1."""
 TEXT = np.dtype([("slot", "<u4"), ("depth", "<u4"), ("key", "<u8")])
 REMOVE = np.dtype([("slot", "<u4")])
 NO_NAMESPACE = 0xFFFF_FFFF
@@ -45,6 +47,17 @@ class Kind(IntEnum):
     REMOVE = 2
     TEXTS = 3
     NAMESPACE = 4
+
+
+def renewed(body: bytes) -> bytes:
+    """Rows of OLD_PUT as rows of PUT. Raises DamagedRecord."""
+    if len(body) % OLD_PUT.itemsize:
+        raise DamagedRecord(f"{len(body)} bytes are no rows of {OLD_PUT.itemsize}")
+    old = np.frombuffer(body, OLD_PUT)
+    rows = np.zeros(len(old), PUT)
+    for name in OLD_PUT.names or ():
+        rows[name] = old[name]
+    return rows.tobytes()
 
 
 class Live(NamedTuple):

@@ -15,6 +15,8 @@ from trunkline.kernels.core import hash64
 from trunkline.shared.namespace import Namespace
 
 VERSION = 2
+OLDEST = 1
+"""Can still be read: it had zeros where `hot` is in a head, and no `hot` in the index."""
 HEAD_BYTES = 4096
 """One sector of direct IO."""
 MAGIC = b"TKVPAGE\x00"
@@ -93,8 +95,8 @@ def unpack_head(head: bytes) -> tuple[Record, int, int]:
         payload_hash,
         tokens,
     ) = _FIXED.unpack_from(head)
-    if magic != MAGIC or version != VERSION:
-        raise DamagedRecord(f"not a page of version {VERSION}")
+    if magic != MAGIC or not OLDEST <= version <= VERSION:
+        raise DamagedRecord(f"not a page of version {OLDEST} to {VERSION}")
     if names > MOST_NAMESPACE or texts > MOST_TEXTS:
         raise DamagedRecord("the head says more than fits into it")
     end = _FIXED.size + texts * _TEXT.size

@@ -70,7 +70,7 @@ class DiskStore:
             write_format(self.folder, made)
         self._segments = Segments(self.folder, each, self.pages)
         try:
-            self._log, index = IndexLog.open(self.folder)
+            self._log, index = IndexLog.open(self.folder, self.pages)
         except (OSError, DamagedRecord):
             self._segments.close()
             raise

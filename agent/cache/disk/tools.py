@@ -12,7 +12,7 @@ import msgspec
 from trunkline.agent.cache.disk.directory import Format, Lock, read_format, write_format
 from trunkline.agent.cache.disk.errors import DamagedRecord
 from trunkline.agent.cache.disk.index import NAME, IndexLog, read_log
-from trunkline.agent.cache.disk.record import HEAD_BYTES, Record, unpack_head
+from trunkline.agent.cache.disk.record import HEAD_BYTES, VERSION, Record, unpack_head
 from trunkline.agent.cache.disk.segments import Segments, Transfer
 from trunkline.kernels.core import hash64
 from trunkline.shared.errors import ConfigError
@@ -70,7 +70,7 @@ def rebuild(folder: Path) -> tuple[int, int]:
             if record is not None and record.slot == slot:
                 there[slot] = record
         (folder / NAME).unlink(missing_ok=True)
-        log, _ = IndexLog.open(folder)
+        log, _ = IndexLog.open(folder, found.slots)
         try:
             log.append((), there.values())
             count = len(read_log(log.path)[0].live(found.slots).puts)
@@ -89,13 +89,13 @@ def prune(folder: Path, size: int) -> tuple[int, int]:
                 f"--size: {size} bytes are {slots} slots of {contents.format.slot_bytes} bytes; {folder} has "
                 f"{contents.format.slots}"
             )
-        log, index = IndexLog.open(folder)
+        log, index = IndexLog.open(folder, contents.format.slots)
         try:
             kept = len(index.live(slots).puts)
             log.compact(slots)
         finally:
             log.close()
-        write_format(folder, msgspec.structs.replace(contents.format, slots=slots))
+        write_format(folder, msgspec.structs.replace(contents.format, version=VERSION, slots=slots))
         per_segment = Segments.slots_per_segment(contents.format.slot_bytes)
         for path in sorted(folder.glob("segment-*.kv")):
             first = int(path.stem.removeprefix("segment-")) * per_segment

@@ -38,7 +38,7 @@ def restart(folder: Path, rounds: int) -> Row:
     ]
     folder.mkdir()
     _open(folder)[1].store.close()
-    index, _ = IndexLog.open(folder)
+    index, _ = IndexLog.open(folder, PAGES)
     records = list(_records(sessions, chance))
     for start in range(0, PAGES, BATCH):
         index.append([], records[start : start + BATCH])
