@@ -35,7 +35,7 @@ class IndexLog:
 
     @classmethod
     def open(cls, folder: Path, slots: int) -> tuple["IndexLog", Index]:
-        """With what it says. Bytes at its end that do not count are cut away, and what an older version wrote is written
+        """With what it says. Bytes at its end that do not count are cut away; what an older version wrote is written
         anew. `slots` as in `compact`. Raises OSError, DamagedRecord."""
         path = folder / NAME
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
