@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SHARE = 0.1
+SHARE = 0.05
 """Of the time in which the engine computes: CPU seconds of the engine's thread, of the lanes, and of those that read
-and write the disk."""
-MOST_OWED_S = 0.1
+and write the disk. An engine shall keep nine tenths of its speed, and lacks more than this time alone: memory, and what
+its threads wait for each other."""
+MOST_OWED_S = 0.05
 """Of these: a second at most after what was sent last, the next pages are."""
 
 

@@ -161,7 +161,7 @@ PRELOADED_USED = _tiers.counter(
 )
 PACED = _tiers.counter(
     "paced_seconds",
-    "time in which pages that a request waits for were held back: moves had taken their tenth of the time in which the "
+    "time in which pages that a request waits for were held back: moves had taken their share of the time in which the "
     "engine computes",
     unit="seconds",
 )

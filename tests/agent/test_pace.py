@@ -30,7 +30,7 @@ def test_what_was_taken_is_given_back_before_more_is_sent() -> None:
 def test_it_is_known_for_how_long_pages_were_held_back() -> None:
     clock = Clock()
     pace = Pace(clock)
-    pace.spend(0.05)
+    pace.spend(0.5 * SHARE)
     pace.turn(computing=True)
     for clock.now, asked in ((0.1, False), (0.2, True), (0.3, True), (0.6, False), (0.7, True)):
         pace.turn(computing=True)
