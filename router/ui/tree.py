@@ -21,7 +21,8 @@ from trunkline.router.scheduler.claims import spanned
 
 KEY_BYTES = 8
 SAME = 0.8
-"""A prefix of which so large a share of the requests goes on together is shown as the longer one."""
+"""A prefix of which so large a share of the requests goes on together, and of the others each its own way, is shown as
+the longer one."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -67,11 +68,12 @@ def tree(requests: Sequence[Request], most: int) -> list[Prefix]:
         """Queues what the run shares beyond `start`, in bytes, split by the next key."""
         for shared in _runs(run, start):
             end = shared_bytes(shared[0].chain, shared[-1].chain)
-            while True:  # As long as nearly all go on together.
-                longer = max(_runs(shared, end), key=len, default=shared[:0])
-                if len(longer) < SAME * len(shared):
+            while True:  # As long as nearly all go on together, and no two of the others do.
+                longer = _runs(shared, end)
+                if len(longer) != 1 or len(longer[0]) < SAME * len(shared):
                     break
-                shared, end = longer, shared_bytes(longer[0].chain, longer[-1].chain)
+                (shared,) = longer
+                end = shared_bytes(shared[0].chain, shared[-1].chain)
             prefix = _prefix(shared, end, parent)
             heappush(waiting, (-prefix.saved, next(numbers), prefix, shared))
 

@@ -3,7 +3,7 @@
 import struct
 from collections import defaultdict
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.router.ui.tree import KEY_BYTES, SAME, Prefix, Request, shared_bytes, tree
@@ -55,6 +55,7 @@ def test_nothing_is_shared() -> None:
 
 
 @given(st.lists(st.text("ab", max_size=7), max_size=40))
+@example(["aa"] * 2 + ["ab"] * 8)
 def test_every_prefix_is_one_and_its_requests_are_counted(paths: list[str]) -> None:
     requests = [request(path, matched=35) for path in paths]
     counts: defaultdict[bytes, int] = defaultdict(int)
