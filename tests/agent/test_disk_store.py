@@ -410,6 +410,24 @@ def test_a_read_that_fails_is_bad_and_the_others_are_not(rig: Rig, monkeypatch: 
         rig.load([2])
 
 
+def test_no_faster_than_it_may_be_written(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Averaged over each move; what it took itself counts."""
+    now, slept = 100.0, list[float]()
+
+    def write(transfers: Sequence[segments.Transfer]) -> float:
+        nonlocal now
+        now += 0.25
+        return 0.0
+
+    monkeypatch.setattr(rig.store, "_write_rate", 4.0 * SLOT)
+    monkeypatch.setattr(rig.store._segments, "write", write)
+    clock = Mock(monotonic=lambda: now, sleep=slept.append)
+    monkeypatch.setattr("trunkline.agent.cache.disk.store.time", clock)
+    rig.save(range(8))
+    rig.save([8])
+    assert slept == pytest.approx([8 / 4 - 0.25, 0.0])
+
+
 def as_of_version_1(folder: Path) -> None:
     """The same directory as the first version wrote it."""
     path = folder / "cache.json"
