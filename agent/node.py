@@ -32,6 +32,9 @@ from trunkline.shared.names import MAX_TEXT_KEYS_PER_PAGE, PAGE_TOKENS, TEXT_CHU
 from trunkline.shared.tracing import Tracing
 from trunkline.shared.wire import WIRE_VERSION, AgentInfo, Load
 
+KEEP_S = 5.0
+"""At least, when a node ends, for pages that only memory has to be written to the disk."""
+
 
 class State(StrEnum):
     """Where in its life a node is."""
@@ -75,6 +78,8 @@ class Node:
         """None unless the node drains, or has drained."""
         endpoint = settings.otlp_endpoint
         self._tracing = None if endpoint is None else Tracing(endpoint, "trunkline-agent", settings.node)
+        self._late = 0.0
+        """When a node that drains wants to have ended, on the monotonic clock."""
         self._engine: Engine | None = None
         self._events: EventPublisher | None = None
 
@@ -118,6 +123,7 @@ class Node:
             self.state = State.CLOSING
         elif self.state is State.READY and self.serving is not None:
             self.state = State.DRAINING
+            self._late = time.monotonic() + self.settings.drain_s
             self.handover = Handover(self.serving.engine, self.settings.drain_s)
 
     def resume(self) -> None:
@@ -149,7 +155,7 @@ class Node:
         if self.serving is not None:
             self.serving.preparer.close()
         if self._engine is not None:
-            await self._engine.close()
+            await self._engine.close(max(KEEP_S, self._late - time.monotonic()))
         if self._events is not None:
             await asyncio.to_thread(self._events.close)
         if self._tracing is not None:

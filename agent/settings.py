@@ -46,7 +46,8 @@ class AgentSettings:
     registry: Registry | None = None
     """None: routers know the node by its URL."""
     drain_s: float = 30.0
-    """For running replies to end, and warm prefixes to be handed on, before the node ends."""
+    """For running replies to end, warm prefixes to be handed on, and what only memory has to be written to the disk,
+    before the node ends."""
     secret: str | None = field(default=None, repr=False)
     """Cluster secret. None: the node belongs to no cluster."""
     transfer: TransferSettings = field(default_factory=TransferSettings)

@@ -154,6 +154,13 @@ class PageCache:
         if self._migration is not None:
             self._migration.on_landed(wake)
 
+    def keep(self, seconds: float) -> None:
+        """Writes to the disk, if there is one, what only memory has, for so long at most. Nothing is asked for any
+        more; what comes next is `close`."""
+        if self._migration is not None:
+            self._migration.keep(seconds)
+            self._catalog.flush()
+
     def close(self) -> bool:
         """Ends what moves pages between tiers. False: something is still at it."""
         return self._migration is None or self._migration.close()

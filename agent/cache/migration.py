@@ -29,6 +29,7 @@ from trunkline.agent.cache.pace import Pace
 from trunkline.agent.cache.pull import Pull
 from trunkline.agent.cache.pulls import Pulls
 from trunkline.agent.cache.route import Route, Speed
+from trunkline.agent.cache.saving import Saving
 from trunkline.agent.cache.visits import Visits
 from trunkline.shared.names import PAGE_TOKENS, Tier
 from trunkline.shared.wire import TierLoad
@@ -48,7 +49,7 @@ class Migration:
         lower: LowerTiers,
         visits: Visits,
     ) -> None:
-        clock = lower.clock
+        self._clock = clock = lower.clock
         self._pace = Pace(clock)
         self._carried_s = 0.0
         self._device = device
@@ -200,6 +201,11 @@ class Migration:
         self.host.check()
         if self._disk is not None:
             self._disk.level.check()
+
+    def keep(self, seconds: float) -> None:
+        """See `PageCache.keep`."""
+        if self._disk is not None:
+            Saving(self._device, self.host, self._down, self._offload, self._disk, self._clock).run(seconds)
 
     def close(self) -> bool:
         """Ends the lanes. False: one is still copying."""

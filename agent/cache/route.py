@@ -81,7 +81,7 @@ class Route:
         self.seconds = MOVE_TIME.distribution()
         """To copy a batch."""
         self._catalog = catalog
-        self._batch = batch
+        self.batch = batch
         self.speed = Speed() if speed is None else speed
         self._retired = False
 
@@ -121,7 +121,7 @@ class Route:
         """Holds what is to be copied, and takes pages for it. `room`: makes it, for so many pages or for fewer."""
         target, chosen = self.target, dict[Entry, None]()
         held: dict[int, None] = {}  # once each, however many children go there
-        for entry in entries[: self._batch]:
+        for entry in entries[: self.batch]:
             if self.source.copy_of(entry) is None:
                 break  # it made room for those before it
             parent = entry.parent

@@ -210,5 +210,6 @@ class Engine(ABC):
         """For readiness and metrics."""
 
     @abstractmethod
-    async def close(self) -> None:
-        """Ends every stream with an error and joins the thread. Idempotent."""
+    async def close(self, keep_s: float = 0.0) -> None:
+        """Ends every stream with an error and joins the thread. Idempotent. `keep_s`: seconds at most to write to the
+        disk what only memory has, so that it is there after a restart."""

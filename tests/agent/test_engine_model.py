@@ -244,3 +244,27 @@ def test_what_lay_on_the_disk_over_a_restart_gives_the_same(
     assert counters.routes["disk", "host"].bad == 0
     assert not counters.disk_failed
     assert sum(deltas[0].cached_tokens for deltas in again) > 0
+
+
+def test_what_only_memory_had_is_there_after_a_graceful_end(
+    model_path: Path,
+    text_model: TextModel,
+    default_model: Model,
+    prompts: list[Sequence[int]],
+    cold: list[list[Delta]],
+    tmp_path: Path,
+) -> None:
+    prompts, cold = prompts[:3], cold[:3]
+    disk = DiskSettings(tmp_path / "cache", 64 << 20, 1e9)
+
+    async def run() -> list[list[Delta]]:
+        async with engine(model_path, text_model, default_model, pages=64, host_bytes=8 << 20, disk=disk) as running:
+            replies = [await generate(running, prompt) for prompt in prompts]
+            await running.close(keep_s=30.0)
+            return replies
+
+    assert_same(asyncio.run(run()), cold)
+    again = asyncio.run(run())
+    assert_same(again, cold)
+    cached = sum(deltas[0].cached_tokens for deltas in again)
+    assert cached == sum((len(prompt) - 1) // 16 * 16 for prompt in prompts)

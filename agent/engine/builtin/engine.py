@@ -146,11 +146,11 @@ class BuiltinEngine(Engine):
     def status(self) -> EngineStatus:
         return self._loop.status() if self._loop else EngineStatus(alive=False)
 
-    async def close(self) -> None:
+    async def close(self, keep_s: float = 0.0) -> None:
         if self._loop is None:
             return
-        self._loop.stop()
-        if not await asyncio.to_thread(self._loop.join, CLOSE_S):
+        self._loop.stop(keep_s)
+        if not await asyncio.to_thread(self._loop.join, CLOSE_S + keep_s):
             log.error("engine: a step did not end within %.0f s", CLOSE_S)
 
     def _running(self) -> EngineLoop:

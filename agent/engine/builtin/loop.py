@@ -72,6 +72,7 @@ class EngineLoop:
         """Bounded by who makes them: each waits for its answer."""
         self._jobs: dict[Sequence, Job] = {}
         self._stopping = False
+        self._keep_s = 0.0
         self._computing = False
         """Whether the last turn has a step, on this machine's cores."""
         self._stalled = False
@@ -115,8 +116,10 @@ class EngineLoop:
         """As of the last step."""
         return replace(self._account.status, alive=self._account.alive)
 
-    def stop(self) -> None:
-        """Ends every sequence with an error after the step that is running. Does not wait; see `join`."""
+    def stop(self, keep_s: float) -> None:
+        """Ends every sequence with an error after the step that is running, and writes for at most `keep_s` seconds to
+        the disk what only memory has. Does not wait; see `join`."""
+        self._keep_s = keep_s
         self._stopping = True
         self._wake()
 
@@ -156,6 +159,8 @@ class EngineLoop:
         while self._calls:
             self._calls.popleft()(self._parts.cache)
         self._publish()
+        if self._keep_s > 0:
+            self._parts.cache.keep(self._keep_s)
         if not self._parts.cache.close():
             log.error("engine: pages are still being copied between tiers")
 
