@@ -60,7 +60,8 @@ class SchedulerSettings:
     tie: float = 0.05
     """Costs that differ by less than this share count as equal, and chance decides."""
     burst_ttl: float = 10.0
-    """Seconds that a claim on a node with exact events lasts; by then its events have arrived."""
+    """Seconds that a claim on a node with exact events lasts, or as long as requests wait on the busiest node, if that
+    is more; by then its events have arrived."""
     assumed_ttl: float = 1200.0
     """Seconds that a node without events is assumed to keep what was sent to it."""
     max_claims: int = 2 << 20

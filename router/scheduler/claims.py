@@ -61,6 +61,10 @@ class Claims:
         """Insertions into the young generation; at least its distinct keys."""
         self._born = clock()
 
+    def last(self, ttl: float) -> None:
+        """From now on claims are kept so many seconds."""
+        self._half_ttl = ttl / 2
+
     def insert(self, node: int, sampled: bytes) -> None:
         """Claims the whole sample for the node."""
         now = self._clock()

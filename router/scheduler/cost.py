@@ -3,7 +3,8 @@
     cost = work + weight * (wait + drag),    weight = 1 - rho, within bounds
 
 The work that a request adds delays everyone behind it; the queue that it joins delays only itself. At utilisation rho
-about 1 / (1 - rho) requests suffer from added work for each one that waits, hence the weight.
+about 1 / (1 - rho) requests suffer from added work for each one that waits, hence the weight. Rho is the share of its
+time that the fleet needs for prefill, or the share in use of its batches or of its KV, node by node whichever is most.
 
 Work is in seconds of a node like the fleet. What a slower node needs on top weighs like a wait there (`drag`): it
 delays the request itself longer, but fewer come by behind it. So a slow node gets its share when queues have grown

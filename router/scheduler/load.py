@@ -78,6 +78,7 @@ class NodeLoad:
         "running",
         "spare",
         "step_tokens",
+        "used",
         "wait_s",
     )
 
@@ -125,6 +126,8 @@ class NodeLoad:
         beside the cache, much is free for moments, and nothing stays so."""
         self.spare = 0
         """Tokens that it takes without pushing out what is in use, as last reported."""
+        self.used = 0.0
+        """Share of its device's KV that is in use, as last reported."""
         self.step_tokens = 0
         """Computed in one step, as last reported; 0: not known."""
         self.prefill_rate = 0.0
@@ -216,6 +219,7 @@ class NodeLoad:
             if tier.tier == Tier.DEVICE:
                 self.room.tell(tier.free * PAGE_TOKENS, now)
                 self.spare = (tier.free + tier.cached) * PAGE_TOKENS
+                self.used = 1.0 - (tier.free + tier.cached) / max(1, tier.total)
         if load.max_running > 0:
             self._max_running = self._batch = load.max_running
         self._change()
@@ -251,8 +255,9 @@ class NodeLoad:
         self.settle()
 
     def utilisation(self, now: float) -> float:
-        """Share of its time that the node needs for what was placed lately, or of its batch if that is more."""
-        return max(self._recent_work(now) + self._shared.work, self.fill)
+        """Share of its time that the node needs for what was placed lately, or of its batch or its KV if that is more:
+        where requests wait for pages, what is computed twice takes room twice, and finding more is worth more."""
+        return max(self._recent_work(now) + self._shared.work, self.fill, self.used)
 
     def _change(self) -> None:
         """It is priced before it is next looked at: several changes between two decisions cost no more than one."""

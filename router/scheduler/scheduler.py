@@ -185,6 +185,9 @@ class Scheduler(NodeListener):
             load.turn(now)
         rho = sum(load.utilisation(now) for load in loads) / max(1, len(loads))
         self._queue_weight = cost.queue_weight(rho, self._settings.min_weight, self._settings.max_weight)
+        # What waits for its turn is computed, and told of, when that has come.
+        longest_s = max((load.wait_s for load in loads), default=0.0)
+        self.burst_claims.last(min(max(self._settings.burst_ttl, longest_s), self._settings.assumed_ttl))
 
     def _grouped(self, model: str, candidates: Sequence[Node]) -> "_Grouped":
         """Grouped once per change of the fleet: the registry hands out the same tuple until something changes."""

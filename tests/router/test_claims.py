@@ -48,6 +48,21 @@ def test_the_longest_claimed_prefix_is_found_for_every_node() -> None:
     assert claimed(claims, b"") == {}
 
 
+def test_claims_last_longer_when_they_are_told_to() -> None:
+    clock = Clock()
+    claims = Claims(10.0, 1000, clock)
+    claims.insert(1, chain(1))
+    claims.last(60.0)
+    clock.now += 25.0
+    claims.insert(1, chain(2))
+    assert claimed(claims, chain(1)) == {1: 1}
+    claims.last(10.0)
+    for _ in range(2):
+        clock.now += 6.0
+        claims.insert(1, chain(3))
+    assert claimed(claims, chain(1)) == {}
+
+
 def test_claims_expire_unless_they_are_used() -> None:
     clock = Clock()
     claims = Claims(10.0, 1000, clock)

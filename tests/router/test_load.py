@@ -63,6 +63,14 @@ def test_utilisation_is_priced_when_it_is_asked_for() -> None:
     assert 0.03 < load.utilisation(10.0) < 0.04
 
 
+def test_kv_that_is_in_use_counts_as_utilisation() -> None:
+    load = fresh()
+    load.report(Load(tiers=(TierLoad(Tier.DEVICE, 1000, 50, 950, 0, 150),)), 0.0)
+    assert load.utilisation(0.0) == pytest.approx(0.8), "what is only cached makes room"
+    load.report(Load(tiers=(TierLoad(Tier.DEVICE, 1000, 1000, 0, 0, 0),)), 0.0)
+    assert load.utilisation(0.0) == 0.0
+
+
 def test_old_report_is_not_believed() -> None:
     load = fresh()
     load.report(Load(backlog_tokens=5000, running=4, prefill_rate=RATE), 0.0)

@@ -69,6 +69,38 @@ def test_a_full_node_gives_up_its_hits_unless_all_are_full() -> None:
     assert fleet.send(other).choice.node.index == 0
 
 
+def test_what_waits_for_long_is_claimed_until_its_turn() -> None:
+    """Each node has a minute of work; the next turn of a conversation comes before the first is computed."""
+    fleet = Fleet(2, max_running=1000)
+    for seed in range(2):
+        fleet.send(tokens(100 + seed, int(60 * RATE)))
+    first = fleet.send(tokens(1))
+    for seed in range(4):  # others come meanwhile, so that claims age
+        fleet.now += 10.0
+        fleet.send(tokens(200 + seed, 20))
+    placement = fleet.scheduler.place(tokens(1), "", fleet.nodes)
+    matched = {choice.node: choice.matched for choice in map(placement.choice, range(2))}
+    assert matched.pop(first.choice.node) > 900
+    assert set(matched.values()) == {0}
+
+
+def test_a_prefix_does_not_flap_between_nodes_that_are_alike() -> None:
+    """Hysteresis: what it costs to compute it again keeps it where it is, however chance and short queues change."""
+    fleet = Fleet(4)
+    chance = random.Random(5)
+    moves, last = 0, None
+    for turn in range(200):
+        fleet.now += chance.uniform(0.0, 1.0)
+        others = [fleet.send(text(1000 + 4 * turn + seed, chance.randrange(64, 800))) for seed in range(4)]
+        ticket = fleet.send(tokens(1, 2000))
+        fleet.holds(ticket.choice.node.index, tokens(1, 2000))
+        moves += last not in (None, ticket.choice.node.index)
+        last = ticket.choice.node.index
+        for one in (*others, ticket):
+            fleet.answer(one)
+    assert moves == 0
+
+
 def test_nothing_is_assumed_across_tenants_or_models() -> None:
     fleet = Fleet(1, exact=False)
     fleet.send(text(1), "aa")
