@@ -40,6 +40,8 @@ class Soak:
         self._memory: list[int] = []
         """Resident bytes, after warming up."""
         self._tiers: list[tuple[TierLoad, ...]] = []
+        self._done: list[tuple[int, float]] = []
+        """Requests so far, and CPU seconds that they took: other processes of the machine do not move these."""
 
     def run(self) -> list[Row]:
         """One row per figure. Raises RuntimeError if pages are not accounted for."""
@@ -54,6 +56,7 @@ class Soak:
                 sample_at = now + pause
                 self._memory.append(_resident())
                 self._tiers.append(cache.tiers())
+                self._done.append((churn.tally.requests, time.process_time()))
                 cache.check()
         churn.settle()
         while cache.moving:
@@ -75,6 +78,7 @@ class Soak:
             _nothing("tiers still at work 10 s after the end", int(not closed)),
             _nothing(f"damaged pages on the disk, of {fine + len(damaged)}", len(damaged)),
             self._growth(),
+            self._speed(),
             *self._occupancy(),
             *_volume(tally, self._seconds),
             *(
@@ -89,6 +93,14 @@ class Soak:
         first, last = median(self._memory[:third]) / 2**20, median(self._memory[-third:]) / 2**20
         title = "resident MiB: last third, and first third after warming up"
         return row(title, last, first, last / first, f"<= {MOST_GROWTH}", last / first <= MOST_GROWTH)
+
+    def _speed(self) -> Row:
+        """No reach: what a request does depends on what the cache has learned meanwhile."""
+        third = len(self._done) // 3
+        pairs = ((self._done[-1 - third], self._done[-1]), (self._done[0], self._done[third]))
+        last, first = ((after[0] - before[0]) / (after[1] - before[1]) for before, after in pairs)
+        title = "requests per CPU second: last third, and first third after warming up"
+        return row(title, last, first, last / first, "", None)
 
     def _occupancy(self) -> list[Row]:
         rows = []

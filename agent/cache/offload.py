@@ -7,6 +7,7 @@ from trunkline.agent.cache.admission import reaches
 from trunkline.agent.cache.catalog import Catalog, Reason
 from trunkline.agent.cache.entry import Entry, Member
 from trunkline.agent.cache.route import Route
+from trunkline.shared.names import PAGE_TOKENS
 
 RETRY_S = 0.1
 """After the tier below had no room."""
@@ -17,7 +18,8 @@ class Offload:
 
     A page is copied after its parent, so that the lower tier is prefix-closed too: what is copied with a leaf is the
     part of its path that is not there yet, also where others still use it. Where the upper tier has not all of that
-    path, as may be with a sliding window, the page is let go when its room is needed.
+    path, as may be with a sliding window, or the lower one has fewer pages than it, the page is let go when its room is
+    needed. It holds up nothing that comes after it.
     """
 
     def __init__(self, catalog: Catalog, route: Route, mark: float, burst: int, clock: Callable[[], float]) -> None:
@@ -45,7 +47,7 @@ class Offload:
 
     def may_evict(self, entry: Entry) -> bool:
         """Whether the upper tier may let the entry go for one that can wait: it is below too, or does not get there."""
-        if self._route.target.copy_of(entry) is not None:
+        if self._route.target.copy_of(entry) is not None or self._too_deep(entry):
             return True
         return not self._route.source.closed and not self.path(entry)
 
@@ -112,6 +114,8 @@ class Offload:
         """The part of the entry's path that the lower tier lacks and is not `chosen` yet, parents first. None of it if
         it cannot get there."""
         upper, lower = self._route.source, self._route.target
+        if self._too_deep(entry):
+            return []
         path: list[Entry] = []
         step: Entry | None = entry
         while step is not None and step not in chosen and step not in lower.incoming and lower.copy_of(step) is None:
@@ -120,3 +124,8 @@ class Offload:
             path.append(step)
             step = step.parent
         return path[::-1]
+
+    def _too_deep(self, entry: Entry) -> bool:
+        """Whether its path is longer than the lower tier, which could only push out the beginning for the end."""
+        lower = self._route.target
+        return lower.closed and entry.depth > lower.pool.total * PAGE_TOKENS

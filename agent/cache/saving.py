@@ -10,7 +10,6 @@ from trunkline.agent.cache.entry import Entry
 from trunkline.agent.cache.level import DeviceLevel, LowerLevel
 from trunkline.agent.cache.offload import Offload
 from trunkline.agent.cache.route import Route
-from trunkline.shared.names import PAGE_TOKENS
 
 POLL_S = 0.05
 """At most, between looks at the deadline."""
@@ -53,8 +52,8 @@ class Saving:
         while todo and not self._disk.failed and self._clock() < until:
             if self._disk.level.copy_of(todo[0]) is not None:
                 todo.popleft()
-            elif todo[0].parent in lost or self._too_long(todo[0]) or not (self._send(todo) or self._moving):
-                lost.add(todo.popleft())  # it cannot get there; the last of the three: its path has gaps
+            elif todo[0].parent in lost or not (self._send(todo) or self._moving):
+                lost.add(todo.popleft())  # its path has gaps, or is longer than the host, through which it has to go
             else:
                 self._turn()
         took = self._clock() - began
@@ -76,10 +75,6 @@ class Saving:
         while self._down.land():
             pass
         self._disk.turn()
-
-    def _too_long(self, entry: Entry) -> bool:
-        """Whether its path is longer than the host, through which it has to go."""
-        return self._host.closed and entry.depth > self._host.pool.total * PAGE_TOKENS
 
     def _order(self) -> list[Entry]:
         device = self._device.following(self._device.idle)

@@ -55,8 +55,9 @@ def test_the_default_model_serves_within_three_minutes_and_comes_back_warm() -> 
         here.apply(*volumes("nvme", 2))
         began = time.monotonic()
         disk = {"size": "256MiB", "storageClass": "nvme"}
-        # Little memory, so that pages reach the disk after a few requests.
-        here.install(values={"poolDefaults": {"disk": disk, "hostMemory": "24MiB", "kvMemory": "80MiB"}})
+        # Little memory, so that some pages reach the disk after a few requests, and the rest when the pod ends; but the
+        # host has room for the longest prompt, which has to pass through it.
+        here.install(values={"poolDefaults": {"disk": disk, "hostMemory": "96MiB", "kvMemory": "80MiB"}})
         here.ready("deployment/tl-router")
         here.client()
         answer = here.ask("Hello")

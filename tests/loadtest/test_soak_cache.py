@@ -102,6 +102,7 @@ def test_its_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for figure in ("pages with wrong bytes", "false hits", "pages held by nobody at the end"):
         assert (rows[figure]["ours"], rows[figure]["ok"]) == (0, True)
     assert rows["resident MiB: last third, and first third after warming up"]["ratio"]
+    assert rows["requests per CPU second: last third, and first third after warming up"]["ratio"]
     assert list(tmp_path.iterdir()) == []
     for ok, code in ((True, 0), (None, 0), (False, 1)):
         monkeypatch.setattr(soak_cache, "run", lambda *_, ok=ok: [{"figure": "one", "ok": ok}])
