@@ -45,7 +45,7 @@ class SchedulerSettings:
     """Tokens per second that a node which has not measured it brings from its host tier to the device."""
     disk_rate: float = 20_000.0
     """And from disk."""
-    min_weight: float = 0.05
+    min_weight: float = 0.02
     max_weight: float = 0.5
     """Of a second of waiting, against one of work. However busy the fleet, a queue counts for something; however idle,
     computing a prefix again costs more than waiting for it as long: a second copy takes the place of something else."""
