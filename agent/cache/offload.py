@@ -19,7 +19,7 @@ class Offload:
     A page is copied after its parent, so that the lower tier is prefix-closed too: what is copied with a leaf is the
     part of its path that is not there yet, also where others still use it. Where the upper tier has not all of that
     path, as may be with a sliding window, or the lower one has fewer pages than it, the page is let go when its room is
-    needed. It holds up nothing that comes after it.
+    needed.
     """
 
     def __init__(self, catalog: Catalog, route: Route, mark: float, burst: int, clock: Callable[[], float]) -> None:

@@ -116,7 +116,7 @@ class EngineLoop:
         """As of the last step."""
         return replace(self._account.status, alive=self._account.alive)
 
-    def stop(self, keep_s: float) -> None:
+    def stop(self, keep_s: float = 0.0) -> None:
         """Ends every sequence with an error after the step that is running, and writes for at most `keep_s` seconds to
         the disk what only memory has. Does not wait; see `join`."""
         self._keep_s = keep_s
