@@ -1,5 +1,6 @@
 """The chart, rendered by Helm itself: what comes out with good values, and what is said of bad ones. `make chart`."""
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+
+from trunkline.agent.engine.emulated.profile import ENGINES
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm/trunkline"
@@ -141,6 +144,11 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         ("poolDefaults.hugepages=1Gi", "poolDefaults.hostMemory=1GiB"),
         r"hugepages of 1Gi have no room",
     ),
+    "a path for the model without a volume": (
+        ("poolDefaults.model=/models/llama",),
+        r"nothing is mounted on /models, .* /models/llama would be: set modelVolume or modelInit",
+    ),
+    "an unknown profile": (("poolDefaults.engine=emulated", "poolDefaults.profile=h200"), r"poolDefaults/profile"),
     "a claim for a DaemonSet": (
         (DISK, "poolDefaults.kind=DaemonSet", "poolDefaults.disk.storageClass=l", "poolDefaults.hostMemory=1GiB"),
         r"DaemonSet has no claims",
@@ -204,6 +212,12 @@ def test_bad_values_are_refused_with_a_reason(values: tuple[str, ...], message: 
     done = helm("template", "tl", str(CHART), *sets)
     assert done.returncode != 0
     assert re.search(message, done.stderr, re.DOTALL), done.stderr
+
+
+def test_the_profiles_of_an_emulated_engine_are_those_that_it_has() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    pattern = schema["definitions"]["pool"]["properties"]["profile"]["pattern"]
+    assert pattern == f"^({'|'.join(ENGINES)})$|[.]json$"
 
 
 def test_pods_are_within_the_restricted_level() -> None:

@@ -60,6 +60,9 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- if and (eq .kind "DaemonSet") (not $values.endpointSlices.enabled) (not (include "trunkline.hasRegistry" $)) -}}
 {{- fail (printf "pool %q is a DaemonSet, whose agents routers find through Redis or EndpointSlices: set redis.enabled, redis.external.url or endpointSlices.enabled" .name) -}}
 {{- end -}}
+{{- if and (eq .engine "builtin") (hasPrefix "/models/" .model) (not .modelVolume) (not .modelInit) -}}
+{{- fail (printf "pool %q: nothing is mounted on /models, where its model %s would be: set modelVolume or modelInit" .name .model) -}}
+{{- end -}}
 {{- if .disk -}}
 {{- if not .disk.size -}}
 {{- fail (printf "pool %q: disk needs a size, such as 4GiB" .name) -}}
