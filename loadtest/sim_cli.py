@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trunkline.agent.engine.emulated.profile import PROFILES, find_profile
 from trunkline.loadtest.outputs import check_json
-from trunkline.loadtest.sim import on_ray, plot
-from trunkline.loadtest.sim.campaign import Prepared, Scenario, parse_tokens, prepare, run_all
+from trunkline.loadtest.sim import plot
+from trunkline.loadtest.sim.campaign import Prepared, Scenario, parse_tokens, prepare
 from trunkline.loadtest.sim.policies import find_policies
 from trunkline.loadtest.sim.report import Row, table
+from trunkline.loadtest.sim.shown import run_shown
 from trunkline.shared.errors import ConfigError
 from trunkline.shared.ray_cluster import check
 
@@ -91,7 +91,7 @@ def sim(
         one = prepare(path, scenario)
         console.print(_headline(one), highlight=False)
         prepared.append(one)
-    rows = _run(prepared, policies, jobs, ray=ray)
+    rows = run_shown([(one, name) for one in prepared for name in policies], jobs, ray=ray)
     for name, some in groupby(rows, key=lambda row: row.trace):
         console.print(table(name, list(some)))
     if json_file is not None:
@@ -114,19 +114,6 @@ def _headline(prepared: Prepared) -> str:
         f"one pooled cache would find {100 * ideal.ratio:.2f} % of the tokens, and its work take "
         f"{100 * prepared.offered:.0f} % of {prepared.setup.nodes} nodes{skipped}"
     )
-
-
-def _run(prepared: list[Prepared], policies: list[str], jobs: int, *, ray: bool) -> list[Row]:
-    tasks = [(one, name) for one in prepared for name in policies]
-    total = sum(len(one.trace.records) for one, _ in tasks)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{len(tasks)} runs", total=total)
-
-        def progress(placed: int) -> None:
-            bar.update(task, completed=placed)
-
-        return on_ray.run_all(tasks, progress) if ray else run_all(tasks, min(jobs, len(tasks)), progress)
 
 
 def _write(path: Path, prepared: list[Prepared], rows: list[Row]) -> None:

@@ -18,9 +18,8 @@ from trunkline.loadtest.bench import calibration
 from trunkline.loadtest.bench.completion import complete, find_target, random_tokens
 from trunkline.loadtest.fleet.agents import agents
 from trunkline.loadtest.outputs import check_output
-from trunkline.loadtest.sim import on_ray
-from trunkline.loadtest.sim.campaign import run_all
 from trunkline.loadtest.sim.report import Row
+from trunkline.loadtest.sim.shown import run_shown
 from trunkline.loadtest.sim.trace import load_trace
 from trunkline.loadtest.sweep.grid import (
     AS_IS,
@@ -73,14 +72,14 @@ def sweep(
     traffic = load_trace(trace, PAGE_TOKENS) if trace is not None else conversations(context, requests, seed)
     grid = list(configurations())
     tasks = [(prepared(traffic, found, nodes, util, each, seed), POLICY) for each in grid]
-    rows = on_ray.run_all(tasks) if ray else run_all(tasks, jobs)
+    rows = run_shown(tasks, jobs, ray=ray)
     chosen = best(grid, rows)
     Console().print(_table(grid, rows, chosen))
     _write(out, grid[chosen].toml(model or found.name))
     print(f"{out}: for `trunkline agent --config {out}`")
     fixed = list(others())
-    tasks = [(prepared(traffic, found, nodes, util, grid[chosen], seed, each), POLICY) for each in fixed]
-    varied = on_ray.run_all(tasks) if ray else run_all(tasks, jobs)
+    varying = [(prepared(traffic, found, nodes, util, grid[chosen], seed, each), POLICY) for each in fixed]
+    varied = run_shown(varying, jobs, ray=ray)
     print("\nThe best one, if what has no flag were different:")
     Console().print(_fixed_table([AS_IS, *fixed], [rows[chosen], *varied]))
 
