@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -40,7 +41,12 @@ def row_frames(kind: Kind, rows: Rows) -> Iterator[bytes]:
 def version_of(path: Path) -> int:
     """Raises OSError, DamagedRecord for a file that is no index of a version that can be read."""
     with open(path, "rb") as file:
-        head = file.read(_HEAD.size)
+        return _version(file, path)
+
+
+def _version(file: BinaryIO, path: Path) -> int:
+    """Of the file that was just opened; what is read next are its frames."""
+    head = file.read(_HEAD.size)
     magic, version = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0)
     if magic != MAGIC or not OLDEST <= version <= VERSION:
         raise DamagedRecord(f"{path} is no index of version {OLDEST} to {VERSION}")
@@ -53,9 +59,9 @@ def read_frames(path: Path) -> Iterator[tuple[int, bytes, int]]:
 
     Raises OSError, DamagedRecord for a file that is no index of a version that can be read.
     """
-    old = version_of(path) < VERSION
     with open(path, "rb", buffering=_READ_BYTES) as file:
-        end = file.seek(_HEAD.size)
+        old = _version(file, path) < VERSION
+        end = _HEAD.size
         while len(head := file.read(_FRAME.size)) == _FRAME.size:
             length, kind, checksum = _FRAME.unpack(head)
             if length > MOST_FRAME:
