@@ -221,8 +221,9 @@ def greet(url: str, model: str, agents: int) -> None:
         f'{{"model": "{model}", "temperature": 0, "max_tokens": 40,\n'
         '         "messages": [{"role": "user", "content": "What is the capital of France?"}]}'
     )
+    count = f"{agents} agent" if agents == 1 else f"{agents} agents"
     print(
-        f"\nTrunkline serves {model} on {url} with {agents} agents. Ctrl-C stops it. Try:\n\n"
+        f"\nTrunkline serves {model} on {url} with {count}. Ctrl-C stops it. Try:\n\n"
         f"  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
         f"    -d '{question}'\n\n"
         f"  {os.path.relpath(sys.argv[0])} status --watch --url {url}\n",
