@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.k8s.cluster import CHART, ENVIRONMENT, HOME, VALUES, VERSION, kill_container, run
+from tests.k8s.cluster import CHART, ENVIRONMENT, HOME, VALUES, VERSION, eventually, kill_container, run
 
 ROUTER = "http://tl-router"
 EMULATED: dict[str, Any] = {
@@ -68,6 +68,20 @@ class Namespace:
             if "deletionTimestamp" not in pod["metadata"]
             and any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
         }
+
+    def delete_pods(self, *which: str) -> None:
+        """Waits until they are gone, by UID: `kubectl delete` has gone on waiting where a StatefulSet at once made
+        another of the same name."""
+
+        def there() -> set[str]:
+            return {pod["metadata"]["uid"] for pod in self.get("pods")["items"]}
+
+        before = there()
+        self.kubectl("delete", "pods", *which, "--wait=false")
+        deleted = before - {
+            pod["metadata"]["uid"] for pod in self.get("pods")["items"] if "deletionTimestamp" not in pod["metadata"]
+        }
+        eventually(lambda: not deleted & there())
 
     def kill(self, pod: str) -> None:
         """Without a word before it: Kubernetes starts the container again."""

@@ -84,7 +84,7 @@ def test_a_redis_with_tls_and_first_a_wrong_password_then_an_expired_certificate
         here.kubectl("delete", "pod", "my-redis")
         start(days=-1)
         here.apply(secret("redis", password=PASSWORD))
-        here.kubectl("delete", "pods", "-l", "app.kubernetes.io/name=trunkline", "--grace-period=1")
+        here.delete_pods("-l", "app.kubernetes.io/name=trunkline", "--grace-period=1")
         said(r"registry rediss://my-redis:6379/0: .*certificate has expired")
 
         here.kubectl("delete", "pod", "my-redis")

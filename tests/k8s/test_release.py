@@ -77,7 +77,7 @@ def test_the_default_model_serves_within_three_minutes_and_comes_back_warm() -> 
         for other in others:
             here.ask(other)
         before = here.pods("agent")
-        here.kubectl("delete", "pod", "tl-default-0")
+        here.delete_pods("tl-default-0")
         eventually(lambda: here.pods("agent").get("tl-default-0", before["tl-default-0"]) != before["tl-default-0"])
         eventually(lambda: here.serving() == {"tl-default-0"})
         share = cached(here.ask(prompt))
@@ -179,7 +179,7 @@ def test_without_redis_and_endpointslices_agents_are_known_by_name() -> None:
         here.ready("deployment/tl-router")
         here.hit()
         before = here.pods("agent")["tl-default-0"]
-        here.kubectl("delete", "pod", "tl-default-0")
+        here.delete_pods("tl-default-0")
         eventually(lambda: here.pods("agent").get("tl-default-0", before) != before)
         eventually(lambda: here.serving() == {"tl-default-0", "tl-default-1"})  # at another address
 
