@@ -3,7 +3,8 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from trunkline.agent.cache.disk_tier import DiskTier
 from trunkline.agent.cache.entry import Entry
@@ -83,10 +84,10 @@ class Saving:
         kept = list(entries)[: self._disk.level.pool.total]
         return [entry for entry in kept if self._disk.level.copy_of(entry) is None]
 
-    def _send(self, todo: Sequence[Entry]) -> int:
+    def _send(self, todo: Iterable[Entry]) -> int:
         """The next of them, a step further. Returns how many were sent."""
         disk, host = self._disk.level, self._host
-        some = [todo[at] for at in range(min(len(todo), self._disk.down.batch))]
+        some = islice(todo, self._disk.down.batch)
         waiting = [entry for entry in some if disk.copy_of(entry) is None and entry not in disk.incoming]
         sent = self._disk.down.send([entry for entry in waiting if host.copy_of(entry) is not None])
         above: dict[Entry, None] = {}

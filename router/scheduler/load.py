@@ -250,7 +250,7 @@ class NodeLoad:
         """Time has gone by: what was reported too long ago is not believed any more. Prices the account."""
         if now >= self._believed_until:
             self._reported = math.inf
-            self._others_s = 0.0
+            self._others_s = self.used = 0.0
             self._change()
         self.settle()
 

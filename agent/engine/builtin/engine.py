@@ -151,7 +151,7 @@ class BuiltinEngine(Engine):
             return
         self._loop.stop(keep_s)
         if not await asyncio.to_thread(self._loop.join, CLOSE_S + keep_s):
-            log.error("engine: a step did not end within %.0f s", CLOSE_S)
+            log.error("engine: it did not end within %.0f s", CLOSE_S + keep_s)
 
     def _running(self) -> EngineLoop:
         if self._loop is None or not self._loop.alive:
